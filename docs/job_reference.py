@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from phalanx.spec import shape
 from phalanx.spec.base import Spec
+from phalanx.spec.compression import COMPRESSIONS, CompressionSpec
 from phalanx.spec.flow import flow
 from phalanx.spec.job import JobSpec
 
@@ -102,6 +103,9 @@ Numbers are written without quotes; `64` is a number, `"64"` is text and is refu
 """
 
 
+_COMPRESSION = "compression"
+
+
 def reference_page() -> str:
     """The whole page as Markdown."""
     parts = [_HEAD, *settings_table(JobSpec)]
@@ -109,6 +113,8 @@ def reference_page() -> str:
         specs = _parts(field)
         if specs:
             parts += _section(key, field, specs)
+        if key == "strategy":
+            parts += _compressions()
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -130,6 +136,25 @@ def _section(key: str, field: FieldInfo, specs: Sequence[type[Spec]]) -> Iterato
                     yield from settings_table(part)
 
 
+def _compressions() -> Iterator[str]:
+    """The kinds of `strategy.compression`, which several strategies share."""
+    yield f"\n## {_COMPRESSION}\n"
+    yield (
+        "`strategy.compression` of `allreduce`, `local_sgd` and `parameter_server`: how gradients, "
+        "or changes of parameters, are shortened on their way. What is left out is kept by its "
+        "worker, in checkpoints too, and added to the next one."
+    )
+    kinds = [COMPRESSIONS.find(name) for name in COMPRESSIONS.built_in]
+    yield "\n| Name | Effect | Parameter servers |"
+    yield "|---|---|---|"
+    for kind in kinds:
+        yield f"| `{kind.name}` | {kind.effect} | {'yes' if kind.pushed_bytes else 'no'} |"
+    for kind in kinds:
+        yield f"\n### `{_COMPRESSION}: {kind.name}`\n"
+        yield f"{_text(kind.spec.__doc__ or '')}\n"
+        yield from settings_table(kind.spec)
+
+
 def _parts(field: FieldInfo) -> list[type[Spec]]:
     """The specs behind a setting, or behind each entry of a list."""
     annotation = shape.annotation_of(field)
@@ -141,7 +166,7 @@ def _section_of(part: type[Spec]) -> str | None:
     for key, field in shape.keys(JobSpec).items():
         if part in _parts(field):
             return key
-    return None
+    return _COMPRESSION if issubclass(part, CompressionSpec) else None
 
 
 def settings_table(spec: type[Spec]) -> Iterator[str]:

@@ -45,6 +45,14 @@ def cold_starts() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def all_threads() -> Iterator[None]:
+    """What else runs on this machine must not decide how the runs of tests compute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PHALANX_THREADS", "all")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
     before = take_census()

@@ -31,7 +31,7 @@ from phalanx.records.manifest import (
 from phalanx.records.owner import RunOwner
 from phalanx.records.position import CHECKPOINT_PATTERN, checkpoint_bytes, newest_position
 from phalanx.records.rundir import RunDir
-from phalanx.records.study import StudyDir
+from phalanx.records.study import PlannedPool, StudyDir
 from phalanx.records.summary import Summary
 from phalanx.records.weights import write_weights
 from phalanx.spec.job import JobSpec
@@ -69,6 +69,7 @@ def train(
     machines: PoolRequest | None = None,
     launch: str | None = None,
     force: bool = False,
+    notes: Sequence[str] = (),
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Train a job in a new run directory, which also receives the returned summary.
@@ -83,6 +84,7 @@ def train(
         machines: The pool to run on; None: this machine.
         launch: Launcher by name or `package.module:name`; None: `ssh` with machines, else `local`.
         force: Start although the memory of this machine does not suffice for so many workers.
+        notes: What the caller has changed in the job, to be told with the results.
         on_progress: Called with a short text at each stage of preparing other machines.
 
     Raises:
@@ -92,6 +94,7 @@ def train(
         job = job_from_mapping(job)
     wanted = LaunchRequest(job, data_root, cache_root, machines, on_progress, force=force)
     with _ready_launcher(launch, wanted) as launcher:
+        launcher.notes = (*launcher.notes, *notes)
         run = RunDir.create(runs, job.name)
         with RunOwner(run.path) as owner:
             write_manifest(run, _describe(wanted, launch))
@@ -134,7 +137,7 @@ def resume(
         wanted = LaunchRequest(job, data_root, cache_root, machines, on_progress, size, force)
         with _ready_launcher(launch, wanted) as launcher:
             # The manifest must describe the origin of new results; the former is kept beside it.
-            moved = machines is not None and machines.machines != manifest.machines
+            moved = machines is not None and not machines.are_those_of(manifest)
             if overrides or moved:
                 keep_manifest(run, status.attempt)
                 write_manifest(run, _describe(wanted, launch))
@@ -183,10 +186,8 @@ def bench_inference(
             fresh.checkpoints.mkdir(exist_ok=True)
             shutil.copyfile(newest[-1], fresh.checkpoints / newest[-1].name)
             write_manifest(fresh, _describe(wanted, None))
-            points, check = fresh.checkpoints, owner.check
-            request = RunRequest(
-                job, fresh, data_root, cache_root, resume=points, check_owner=check
-            )
+            points, own = fresh.checkpoints, owner.check
+            request = RunRequest(job, fresh, data_root, cache_root, resume=points, check_owner=own)
             return _carry_out(request, launcher, observers)
 
 
@@ -283,10 +284,8 @@ def simulate(
     if strategies is None:
         mine = job.strategy
         # One worker alone, one process, and a split network are not simulated.
-        is_simulated = not (mine.is_single or mine.in_process or mine.splits_model)
-        own = [mine] if is_simulated else []
-        others = [one for one in DEFAULT_STRATEGIES if one not in own]
-        strategies = [*own, *others]
+        own = [] if mine.is_single or mine.in_process or mine.splits_model else [mine]
+        strategies = [*own, *(one for one in DEFAULT_STRATEGIES if one not in own)]
     if figures is not None:
         return run_scenario(scenario, strategies, figures)
     world = survey(
@@ -308,19 +307,19 @@ def run_study(
     data_root: Path = DEFAULT_DATA,
     cache_root: Path = DEFAULT_CACHE,
     observers: Sequence[StudyObserver] = (),
+    pool: PlannedPool | None = None,
 ) -> StudyOutcome:
-    """Run a new study on this machine, unattended; a failed trial raises nothing.
+    """Run a new study unattended; a failed trial raises nothing.
 
     `study` comes from `load_study` or is the mapping of a study file; `to` defaults to
-    `study-<name>` below `runs`. Other arguments as in `train`.
+    `study-<name>` below `runs`; `pool` to the study's own, else this machine. Rest as in `train`.
     """
     from phalanx.spec.study_file import study_from_mapping
     from phalanx.study.plan import plan_study, report_files
     from phalanx.study.runner import check_plan
 
-    if isinstance(study, dict):
-        study = study_from_mapping(study)
-    manifest = plan_study(study, data_root=data_root, cache_root=cache_root)
+    study = study_from_mapping(study) if isinstance(study, dict) else study
+    manifest = plan_study(study, data_root=data_root, cache_root=cache_root, pool=pool)
     check_plan(manifest, sorted(os.sched_getaffinity(0)))
     directory = StudyDir.create(to or DEFAULT_RUNS / f"study-{manifest.name}", manifest)
     for file in report_files(study):
@@ -430,15 +429,15 @@ def _ready_launcher(name: str | None, wanted: LaunchRequest) -> Iterator[Launche
 
 def _describe(wanted: LaunchRequest, launch: str | None) -> Manifest:
     pool = wanted.pool
-    usual = default_launcher(has_pool=pool is not None)
     return describe(
         wanted.job,
         data_root=wanted.data_root,
         cache_root=wanted.cache_root,
         pool=pool.source if pool is not None else None,
         machines=pool.machines if pool is not None else (),
+        lease=pool.lease if pool is not None else None,
         build_env=pool is not None and pool.build_env,
-        launch=None if launch == usual else launch,
+        launch=None if launch == default_launcher(has_pool=pool is not None) else launch,
     )
 
 

@@ -34,7 +34,13 @@ from phalanx.plan.machines import (
 )
 from phalanx.plan.measured import RunMeasures, measure_run
 from phalanx.plan.split import read_parts
-from phalanx.plan.trials import first_trial, trial_jobs, trial_steps
+from phalanx.plan.trials import (
+    first_script_trial,
+    first_trial,
+    script_trials,
+    trial_jobs,
+    trial_steps,
+)
 from phalanx.pool.inventory import Inventory
 from phalanx.pool.probe import measure_this_machine
 from phalanx.records.rundir import RunDir
@@ -48,7 +54,7 @@ RunTrial = Callable[[JobSpec], Summary]
 
 def survey(
     job: JobSpec,
-    sizes: DataSizes,
+    sizes: DataSizes | None,
     *,
     pool: Inventory | None,
     calibrate: Literal["auto", "never", "fresh"],
@@ -59,7 +65,7 @@ def survey(
 
     Args:
         job: The job to plan.
-        sizes: Sizes of its data.
+        sizes: Sizes of its data; None: its script knows them.
         pool: The machines; None: this one.
         calibrate: auto: trial runs here if earlier runs do not suffice; never: earlier runs only;
             fresh: trial runs only.
@@ -88,7 +94,7 @@ def survey(
         )
     links = pool_links(pool) if pool is not None else None
     calibration = fit_runs(known, links, pool_cores(pool) if pool is not None else None)
-    parts = read_parts([runs, runs / TRIALS], job)
+    parts = read_parts([runs, runs / TRIALS], job) if job.program is None else None
     if pool is None:
         return replace(local_cluster(job, sizes, calibration, here), parts=parts)
     speed = measure_this_machine() if here.host in calibration.fits else None
@@ -96,8 +102,10 @@ def survey(
     return replace(pool_cluster(job, sizes, calibration, pool, own), parts=parts)
 
 
-def data_sizes(job: JobSpec, *, data_root: Path, cache_root: Path) -> DataSizes:
-    """Count the samples of a job's data."""
+def data_sizes(job: JobSpec, *, data_root: Path, cache_root: Path) -> DataSizes | None:
+    """Count the samples of a job's data; None: only its script can."""
+    if job.program is not None:
+        return None
     data = open_dataset(job.data, data_root=data_root, cache_root=cache_root)
     return DataSizes(
         train=data.train.num_samples,
@@ -107,21 +115,27 @@ def data_sizes(job: JobSpec, *, data_root: Path, cache_root: Path) -> DataSizes:
 
 
 def _run_trials(
-    job: JobSpec, sizes: DataSizes, here: ThisMachine, run_trial: RunTrial
+    job: JobSpec, sizes: DataSizes | None, here: ThisMachine, run_trial: RunTrial
 ) -> list[RunMeasures]:
     """Measure a job by trial runs on this machine; the first sets the length of the others."""
     try:
         with warm_workers():
-            look = run_trial(first_trial(job, sizes.train))
+            first = first_script_trial(job) if sizes is None else first_trial(job, sizes.train)
+            look = run_trial(first)
             steps = trial_steps(look.train_s / max(1, look.updates))
             workers = min(here.cores, 4)
-            trials = trial_jobs(job, sizes.train, workers=workers, steps=steps)
-            found = [run_trial(trial) for trial in trials]
+            found = [run_trial(trial) for trial in _trials(job, sizes, workers, steps)]
     except (Interrupted, Terminated) as error:
         # A trial is not worth continuing: the next plan makes others.
         raise type(error)("interrupted in a short trial run; nothing was planned") from None
     measured = [measure_run(RunDir(Path(summary.run_dir))) for summary in found]
     return [one for one in measured if one is not None]
+
+
+def _trials(job: JobSpec, sizes: DataSizes | None, workers: int, steps: int) -> list[JobSpec]:
+    if sizes is None:
+        return script_trials(job, workers=workers, steps=steps)
+    return trial_jobs(job, sizes.train, workers=workers, steps=steps)
 
 
 def _require_probe(pool: Inventory, here: ThisMachine) -> None:

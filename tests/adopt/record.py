@@ -15,7 +15,7 @@ def described(adoption: Adoption) -> str:
     """Return findings, strategies and diff as one text, without paths."""
     lines = [f"{one.line}: {one.severity}: {one.name}: {one.what}" for one in adoption.findings]
     diff = adoption.diff.split("\n", 2)[-1]
-    return "\n".join([*lines, f"fits: {' '.join(adoption.fits)}", "", diff])
+    return "\n".join([*lines, f"fits: {' '.join(adoption.strategies)}", "", diff])
 
 
 if __name__ == "__main__":

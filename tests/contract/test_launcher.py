@@ -1,4 +1,4 @@
-"""What every launcher promises: in memory, on this machine, and over a shell instead of ssh."""
+"""What every launcher promises: in memory, here, over a shell instead of ssh, and by srun."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,9 +28,11 @@ from phalanx.launch.ssh import SshLauncher
 from phalanx.records.rundir import RunDir
 from phalanx.spec.job import JobSpec
 from phalanx.spec.pool import PoolSpec
+from phalanx.spec.pool_file import load_pool
 from phalanx.spec.worker import WorkerSpec
 from support.fake_launcher import FakeLauncher, Script
 from support.plugins import PLUGINS
+from support.slurm import missing_programs, running_slurm
 from support.there import HereRoute, here
 from support.waiting import wait_until
 
@@ -44,6 +46,7 @@ class Case(ABC):
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self.monkeypatch = monkeypatch
+        self.stack = ExitStack()
         self.job = JobSpec.model_validate({"workers": 2, "deadlines": {"heartbeat_s": 60}})
         self.launcher = self.make(LaunchRequest(self.job, folder / "data", folder / "cache"))
         self.allocation: Allocation | None = None
@@ -137,7 +140,7 @@ class PluginCase(Case):
 class HereLauncher(SshLauncher):
     """Reaches its machines by a shell of this one."""
 
-    route = HereRoute
+    routes = staticmethod(lambda pool: nullcontext(HereRoute))
 
 
 class SshCase(Case):
@@ -162,14 +165,41 @@ class SshCase(Case):
             hosts[name] = replace(host, python="/nowhere/python")
 
 
+class SlurmCase(SshCase):
+    """The nodes of an allocation of a real Slurm."""
+
+    @override
+    def make(self, request: LaunchRequest) -> SshLauncher:
+        if missing_programs():
+            pytest.skip(f"Slurm is not installed: {', '.join(missing_programs())}")
+        self.monkeypatch.setenv("HOME", str(self.folder / "home"))
+        (self.folder / "slurm").mkdir()
+        slurm = self.stack.enter_context(running_slurm(self.folder / "slurm", nodes=("a", "b")))
+        slurm.run("salloc", "--no-shell", "--nodes=2", "--ntasks=2")
+        for name in ("PATH", "SLURM_CONF"):
+            self.monkeypatch.setenv(name, slurm.environment[name])
+        self.monkeypatch.setenv("SLURM_JOB_ID", slurm.run("squeue", "-h", "-o", "%i"))
+        file = self.folder / "slurm.yaml"
+        file.write_text("scheduler: slurm\n")
+        pool = PoolRequest(load_pool(file).spec, source=str(file))
+        return SshLauncher(replace(request, pool=pool))
+
+
 @pytest.fixture(
-    params=[FakeCase, LocalCase, PluginCase, SshCase], ids=["fake", "local", "plugin", "ssh"]
+    params=[
+        FakeCase,
+        LocalCase,
+        PluginCase,
+        SshCase,
+        pytest.param(SlurmCase, marks=pytest.mark.full),
+    ],
+    ids=["fake", "local", "plugin", "ssh", "slurm"],
 )
 def case(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Case]:
     made: Case = request.param(tmp_path, monkeypatch)
-    with closing(made.launcher):
+    with made.stack, closing(made.launcher):
         yield made
     left = sorted(path.name for path in tmp_path.iterdir())
     assert not {"a", "b"} & set(left), "the run's directories on other machines are gone"

@@ -68,7 +68,9 @@ class MemoryServer:
         self._replica = replica
         self._open = False
 
-    def begin(self, *, num_samples: int, weight: float, ticket: int = 0) -> None:
+    def begin(
+        self, *, num_samples: int, weight: float, ticket: int = 0, options: bytes = b""
+    ) -> None:
         self._open = True
 
     def ready(self, start: int, stop: int) -> None:
@@ -155,7 +157,12 @@ CASES = {
     "allreduce": Case(from_spec("allreduce")),
     "allreduce-bf16": Case(from_spec({"name": "allreduce", "compression": "bf16"})),
     "allreduce-powersgd": Case(from_spec({"name": "allreduce", "compression": "powersgd"})),
+    "allreduce-int8": Case(from_spec({"name": "allreduce", "compression": "int8"})),
+    "allreduce-topk": Case(
+        from_spec({"name": "allreduce", "compression": {"name": "topk", "share": 0.2}})
+    ),
     "local_sgd": Case(from_spec({"name": "local_sgd", "every": 2})),
+    "local_sgd-int8": Case(from_spec({"name": "local_sgd", "every": 2, "compression": "int8"})),
     "local_sgd-outer": Case(from_spec({"name": "local_sgd", "every": 2, "outer": {}})),
     "gossip": Case(from_spec("gossip")),
     # Another, deeper network, which learns more slowly.

@@ -1,14 +1,28 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from phalanx.launch.fork_server import OFF
 from support.leaks import watch_children_of
 from support.runs import Place
 from support.warm import running_fork_server, starting
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# Quiet: a page under test is the only one that may ask for anything.
+BROWSER_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +57,15 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def place(tmp_path: Path, cache: Path) -> Place:
     return Place(tmp_path, cache)
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    """A real browser; the test is skipped where there is none."""
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on the path")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=BROWSER_ARGUMENTS)
+        yield browser
+        browser.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from phalanx.dashboard.library import id_of
 from phalanx.dashboard.serve import DashboardServer
@@ -24,29 +24,8 @@ from support.dashboard import JOB, serving, write_small_study
 from support.records import Outcome, write_run
 from support.runs import ENDLESS, Place
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_MS = 100_000
 HOSTILE = "<img src=x onerror=document.body.dataset.harmed=1>"
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip(f"no browser: none of {', '.join(NAMES)} is on the path")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ def test_a_partner_that_is_slower_than_the_deadline_is_waited_for(place: Place) 
         "strategy": SERVED,
         "deadlines": {"exchange_s": limit_s},
         # One step in the middle takes thousands of times as long as another.
-        "inject": [{"rank": 1, "slow": 4000, "begin": 0.5, "end": 0.501}],
+        "inject": [{"rank": 1, "slow": 12000, "begin": 0.5, "end": 0.501}],
     }
     place.write_job(job)
     summary = place.summary("job.yaml")

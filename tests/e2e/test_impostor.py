@@ -1,7 +1,6 @@
 """Strangers at every port of a run with servers get nothing and change nothing: the same bits.
 
-Groups of workers (Gloo) listen at ports of their own, which are not authenticated, as the README
-says; this run has no such group.
+Neither do strangers at the ports of a group of workers, from before it forms.
 
 bsp adds gradients in the order of workers, not of arrival, so two runs of one job can be compared
 bit by bit, however the strangers disturb their timing.
@@ -276,3 +275,39 @@ def test_strangers_change_not_a_bit(job_place: Place) -> None:
     # Nobody without a key got far enough to be heard, not even to be refused by the server.
     assert facts.refused == 0
     assert set(facts.received_bytes) == {"worker-0", "worker-1", "reader-0"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("encrypt", ["auto", "always"], ids=["gloo", "own links"])
+def test_strangers_at_the_ports_of_a_group_change_not_a_bit(place: Place, encrypt: str) -> None:
+    """They come as soon as there is a port, and say what Gloo would take for a member."""
+    strategy = {"name": "allreduce", "encrypt": encrypt}
+    place.write_job(JOB | {"model": "mlp", "epochs": 20, "strategy": strategy})
+    undisturbed = place.summary("job.yaml", "--runs", str(place.folder / "alone"))
+    over, visited = threading.Event(), set[int]()
+
+    def keep_coming(pid: int) -> None:
+        with ExitStack() as held:
+            while not over.is_set():
+                named = listening_ports(pid).items()
+                found = {port for name, ports in named if "worker" in name for port in ports}
+                for port in found - visited:
+                    for number in range(6):
+                        with suppress(OSError):
+                            address = ("127.0.0.1", port)
+                            sock = socket.create_connection(address, timeout=VISIT_S)
+                            held.enter_context(sock).sendall(struct.pack("<q", number) + bytes(60))
+                visited.update(found)
+
+    with place.start("job.yaml", "--json") as training:
+        crowd = threading.Thread(target=keep_coming, args=(training.process.pid,))
+        crowd.start()
+        try:
+            output, errors = training.process.communicate(timeout=LIMIT_S)
+        finally:
+            over.set()
+            crowd.join(VISIT_S * 3)
+    assert training.process.returncode == 0, errors
+    disturbed = json.loads(output)
+    assert visited, "no port was found"
+    assert {key: disturbed[key] for key in DECIDED} == {key: undisturbed[key] for key in DECIDED}

@@ -2,57 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from phalanx.records.events import Resumed
 from phalanx.records.rundir import RunDir
-from support.runs import LIMIT_S, Place, events_of
+from support.runs import Place, events_of
+from support.scripts import PROGRAMS, alone, difference, launched, read, used_by_epoch
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
 KINDS = ("cnn", "gpt", "gan", "stream", "vae", "rnn")
-
-
-def launched(place: Place, *arguments: str) -> dict[str, Any]:
-    """Launch a script to its end; returns the summary."""
-    done = place.run("launch", "--json", *arguments)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def alone(place: Place, name: str, *arguments: str) -> list[torch.Tensor]:
-    """Run a test program by itself; returns its parameters."""
-    out = place.folder / f"{name}-alone.pt"
-    command = [sys.executable, str(PROGRAMS / f"{name}.py"), "--out", str(out), *arguments]
-    subprocess.run(command, cwd=place.folder, check=True, timeout=LIMIT_S, capture_output=True)
-    return read(out)
-
-
-def read(path: Path) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = torch.load(path)
-    return found
-
-
-def difference(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
-    return max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True))
-
-
-def used_by_epoch(folder: Path) -> dict[str, Counter[str]]:
-    """The samples that all workers together used, by epoch."""
-    found: dict[str, Counter[str]] = {}
-    for path in folder.iterdir():
-        found.setdefault(path.name.partition("-")[0], Counter()).update(path.read_text().split())
-    return found
 
 
 def test_two_workers_equal_the_script_by_itself_and_use_each_sample_once(place: Place) -> None:
@@ -102,6 +65,35 @@ def test_other_strategies_use_each_sample_once(place: Place, strategy: str) -> N
     once = Counter(str(number) for number in range(150))
     assert used_by_epoch(seen) == {"0": once, "1": once, "2": once}
     assert summary["val_accuracy"] > 0.9
+
+
+def test_own_streams_equal_one_process_that_reads_them_joined(place: Place) -> None:
+    # 97 rows: the second worker's stream is a batch shorter.
+    out = place.folder / "out.pt"
+    summary = launched(place, "--workers", "2", str(PROGRAMS / "own.py"), "--out", str(out))
+    assert difference(alone(place, "own"), read(out)) < 1e-5
+    assert (summary["updates"], summary["global_batch"]) == (18, 12)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_own_streams_end_after_so_many_steps(place: Place, workers: int) -> None:
+    out = place.folder / "out.pt"
+    program = str(PROGRAMS / "own.py")
+    count = ("--workers", str(workers))
+    summary = launched(place, *count, program, "--steps", "5", "--out", str(out))
+    assert difference(alone(place, "own", "--steps", "5"), read(out)) < 1e-5
+    assert summary["updates"] == 10
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", ["allreduce", "{name: local_sgd, every: 4}"])
+def test_own_streams_that_have_all_ended_are_named(place: Place, strategy: str) -> None:
+    program = str(PROGRAMS / "own.py")
+    arguments = ("--workers", "2", "--strategy", strategy, program, "--steps", "30")
+    done = place.run("launch", *arguments)
+    assert done.returncode != 0
+    assert "session.data(own=True) has no batch left" in done.stderr, done.stderr
 
 
 # Killed in the fourth batch of the second epoch, once; dropout, batch norm, momentum, the schedule
@@ -230,6 +222,10 @@ FAULTS = {
         ),
         "more parameters after session.setup()",
     ),
+    "forks": (
+        "import os" + HEAD + LOOP.format(before="", after="if os.fork(): os.wait()"),
+        "has forked, and the copy has used the session",
+    ),
     "no length": (
         HEAD + "session.setup(model, optimizer)\nnext(iter(session.data(x for x in [])))",
         "without a length",
@@ -237,14 +233,31 @@ FAULTS = {
 }
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("fault", FAULTS)
+QUICK_FAULT = "no session"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(one, marks=() if one == QUICK_FAULT else pytest.mark.full) for one in FAULTS],
+)
 def test_a_script_that_cannot_be_run_is_refused_in_one_sentence(place: Place, fault: str) -> None:
     script, sentence = FAULTS[fault]
     (place.folder / "train.py").write_text(script)
     done = place.run("launch", "--workers", "2", "train.py")
     assert done.returncode != 0
     assert sentence in done.stderr, done.stderr
+
+
+@pytest.mark.full
+def test_only_the_chief_is_heard(place: Place) -> None:
+    says = LOOP.format(before="", after="print('rank', session.rank, 'says', epoch, number)")
+    (place.folder / "train.py").write_text(HEAD + says)
+    done = place.run("launch", "--workers", "2", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall("rank 0 says", done.stdout)) == 30
+    assert "rank 1 says" not in done.stdout
+    (run,) = place.runs.iterdir()
+    assert len(re.findall("rank 1 says", (run / "logs" / "worker-1.log").read_text())) == 30
 
 
 @pytest.mark.full

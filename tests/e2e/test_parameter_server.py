@@ -37,7 +37,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "ssp": {"consistency": "ssp", "staleness": 2, "overlap": True},
     "dssp": {"consistency": "dssp", "staleness_range": [1, 4], "compression": "bf16"},
     "k_sync": {"consistency": "k_sync", "k": 1, "dispatch": "dynamic"},
-    "k_async": {"consistency": "k_async", "k": 2, "compression": "int8", "encrypt": "on"},
+    "k_async": {"consistency": "k_async", "k": 2, "compression": "int8", "encrypt": "always"},
     "colocated": {"consistency": "bsp", "servers": "colocated"},
     "two-servers": {"consistency": "bsp", "servers": 2},
 }

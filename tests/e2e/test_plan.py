@@ -134,3 +134,32 @@ def test_plan_from_nothing_then_train_it(place: Place) -> None:
     again = place.run("plan", job, "--json")
     assert "measuring" not in again.stderr
     assert json.loads(again.stdout)["sources"] != plan["sources"]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_plan_a_script_from_nothing_then_launch_it(place: Place) -> None:
+    script = str(Path(__file__).parents[1] / "programs" / "cnn.py")
+    out = place.folder / "out.pt"
+    arguments = ("--epochs", "4", "--out", str(out))
+    done = place.run("plan", script, *arguments, "--json", "-o", "plan.json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert "measuring: single, 1 worker, 25 % of its batch" in done.stderr
+    # Trials leave the script in its loop.
+    assert not out.exists()
+    assert plan["job"]["program"]["trial"] is None
+    assert "without what it does between epochs" in plan["sources"][0]
+    launched = place.run("launch", "--plan", "plan.json", script)
+    assert launched.returncode == 0, launched.stderr
+    assert "epoch 3: accuracy" in launched.stdout
+    assert "90 % interval" in launched.stdout
+    assert out.exists()
+    # A run to its end shows the rest, and nothing needs to be measured again.
+    again = place.run("plan", script, *arguments, "--json")
+    assert "measuring" not in again.stderr
+    assert "without" not in json.loads(again.stdout)["sources"][0]
+    # Other arguments may compute something else.
+    other = place.run("plan", script, "--calibrate", "never", "--json")
+    assert other.returncode == 2
+    assert "no earlier run" in other.stderr

@@ -94,6 +94,12 @@ def test_files_for_other_programs_hold_the_same_network(place: Place) -> None:
     done = place.run("export", "weights", "last", "-o", "m.bin")
     assert done.returncode == 2
     assert "end it with .safetensors, .pt or .onnx" in done.stderr
+    for name in ("m.safetensors", "m.pt"):
+        with pytest.raises(StoreError, match=f"cannot write absent/{name}: No such file"):
+            run.save(Path("absent", name))
+    done = place.run("export", "weights", "last", "-o", "absent/m.onnx")
+    assert done.returncode == 6
+    assert "cannot write absent/m.onnx: No such file" in done.stderr
 
 
 def test_predict_prepares_new_samples_as_the_training_did(place: Place) -> None:
@@ -123,6 +129,39 @@ def test_predict_prepares_new_samples_as_the_training_did(place: Place) -> None:
     done = place.run("predict", "last", "two.npz", "--part", "tests")
     assert done.returncode == 2
     assert "there is no part 'tests'" in done.stderr
+
+
+def test_new_rows_of_a_table_are_predicted_by_the_names_of_the_training(place: Place) -> None:
+    rng = np.random.default_rng(0)
+    kinds = np.array(["ash", "elm", "oak"])[rng.integers(0, 3, 300)]
+    size = np.select([kinds == "ash", kinds == "elm"], [0.0, 4.0], 8.0) + rng.normal(size=300)
+    rows = [f"{one:.3f},{-one:.3f}" for one in size]
+    table = [f"{row},{kind}" for row, kind in zip(rows, kinds, strict=True)]
+    (place.folder / "trees.csv").write_text("\n".join(["a,b,kind", *table, ""]))
+    trained(
+        place,
+        model={"name": "mlp", "hidden": [16]},
+        data={"name": "trees.csv", "target_key": "kind", "normalize": "standard"},
+        epochs=12,
+        workers=1,
+        strategy="single",
+    )
+    oaks = [number for number, kind in enumerate(kinds) if kind == "oak"]
+    (place.folder / "new.csv").write_text("\n".join(["a,b", *(rows[one] for one in oaks), ""]))
+    (place.folder / "oaks.csv").write_text(
+        "\n".join(["a,b,kind", *(table[one] for one in oaks), ""])
+    )
+    for name, columns in (("new.csv", 2), ("oaks.csv", 3)):
+        done = place.run("predict", "last", name)
+        assert done.returncode == 0, done.stderr
+        head, *found = csv.reader(io.StringIO(done.stdout))
+        assert len(head) == columns
+        assert len(found) == len(oaks), "every row, in order"
+        assert sum(row[1] == "oak" for row in found) > 0.9 * len(oaks)
+    (place.folder / "more.csv").write_text("a,b,c\n1,2,3\n")
+    done = place.run("predict", "last", "more.csv")
+    assert done.returncode == 2, done.stderr
+    assert "more.csv has 3 columns of inputs and the network reads 2" in done.stderr
 
 
 def test_records_are_tables_of_steps_epochs_and_resources(place: Place) -> None:

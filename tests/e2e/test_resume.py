@@ -28,7 +28,7 @@ DECIDED = (
     "samples",
     "updates",
 )
-# Batch-norm statistics, moments and residuals all have to come back; a checkpoint comes every
+# Batch-norm statistics, moments, residuals and factors have to come back; a checkpoint comes every
 # seven steps of an epoch of 21, and the run is long enough to be caught in the middle.
 GROUP_JOB: dict[str, Any] = {
     "name": "group",
@@ -39,7 +39,10 @@ GROUP_JOB: dict[str, Any] = {
     "schedule": {"name": "cosine", "warmup": 0.1},
     "epochs": 12,
     "workers": 2,
-    "strategy": {"name": "allreduce", "compression": "bf16"},
+    "strategy": {
+        "name": "allreduce",
+        "compression": {"name": "powersgd", "rank": 1, "start_after": 3},
+    },
     "checkpoint": {"every_steps": 7, "keep": 3},
     "early_stop": {"monitor": "val_accuracy", "patience": 50},
 }

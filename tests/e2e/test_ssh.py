@@ -263,11 +263,12 @@ def test_code_and_data_of_the_user_are_sent(lab: Lab) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.full
-def test_a_script_is_sent_and_trains_on_all_machines(lab: Lab) -> None:
-    programs = Path(__file__).parents[1] / "programs"
+@pytest.mark.parametrize("strategy", ["allreduce", "{name: parameter_server, consistency: bsp}"])
+def test_a_script_is_sent_and_trains_on_all_machines(lab: Lab, strategy: str) -> None:
+    program = str(Path(__file__).parents[1] / "programs" / "cnn.py")
+    arguments = ("--pool", str(lab.pool), "--strategy", strategy, "--json", program)
     done = subprocess.run(
-        lab.command("launch", "--pool", str(lab.pool), "--json", str(programs / "cnn.py")),
+        lab.command("launch", *arguments),
         cwd=lab.folder,
         capture_output=True,
         text=True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -17,7 +19,7 @@ import pytest
 from phalanx.agent.session import Session
 from phalanx.agent.ssh import SshRoute
 from phalanx.pool.emulate.layout import prefix_of
-from phalanx.records.events import Epoch, ProcessSample
+from phalanx.records.events import Epoch, ProcessSample, Refused
 from phalanx.records.log import read_events, read_logs
 from phalanx.spec.pool_file import load_pool
 from support.lab import HOSTS, LIMIT_S, SERVED, Lab, make_whole, running_lab
@@ -193,11 +195,16 @@ def write_marked_model(lab: Lab) -> None:
     )
 
 
-@pytest.mark.parametrize("encrypt", ["auto", "off"])
-def test_nothing_readable_is_on_the_wire_between_machines(lab: Lab, encrypt: str) -> None:
+@pytest.mark.parametrize("encrypt", ["auto", "never"])
+@pytest.mark.parametrize(
+    "kind", ["parameter_server, servers: 1", "allreduce", "local_sgd"], ids=["ps", "all", "local"]
+)
+def test_nothing_readable_is_on_the_wire_between_machines(
+    lab: Lab, kind: str, encrypt: str
+) -> None:
     """Switched off, the parameters are seen: so the capture would see them."""
     write_marked_model(lab)
-    strategy = f"{{name: parameter_server, servers: 1, encrypt: {encrypt}}}"
+    strategy = f"{{name: {kind}, encrypt: {encrypt}}}"
     with captured(lab) as packets:
         done = lab.train(
             *("job.yaml", "--set", "model=marked:build", "--set", f"strategy={strategy}"),
@@ -205,10 +212,67 @@ def test_nothing_readable_is_on_the_wire_between_machines(lab: Lab, encrypt: str
         )
     assert done.returncode == 0, done.stderr
     assert len(packets) > 100
-    assert any(MARK * 8 in one for one in packets) == (encrypt == "off")
+    assert any(MARK * 8 in one for one in packets) == (encrypt == "never")
     for text in (b"PRINTED-IN-THE-CLEAR", b"worker-1", b"secret_key", b"nn.Parameter"):
         assert not any(text in one for one in packets), text
     assert b"PRINTED-IN-THE-CLEAR" in (lab.run_dir() / "logs" / "worker-1.log").read_bytes()
+
+
+def group_ports(lab: Lab, host: str) -> set[int]:
+    """Ports at which the worker of a host listens: those of its group."""
+    found = set()
+    for pid in lab.processes(host, "phalanx.worker"):
+        # In the network of the host, which this process is not in.
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+        listening = {row[9]: int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inode = os.readlink(descriptor).removeprefix("socket:[").removesuffix("]")
+                found |= {listening[inode]} if inode in listening else set()
+    return found
+
+
+def test_strangers_at_the_ports_of_a_group_change_not_a_bit_and_are_recorded(lab: Lab) -> None:
+    machines = ("--without", "c", "--without", "d", "--set", "epochs=60")
+    addresses = {one.name: one.address for one in load_pool(lab.pool).spec.machines}
+    results = []
+    for is_visited in (False, True):
+        before = lab.num_runs()
+        run = lab.start(*machines)
+        path = lab.await_training(before, num_epochs=1)
+        if is_visited:
+            for host in ("a", "b"):
+                ports = group_ports(lab, host)
+                assert ports, f"the worker on {host} has no port"
+                for port in ports:
+                    for said in (bytes(200), b"PHX1\0\1" + bytes(48), b""):
+                        visit(str(addresses[host]), port, said)
+        finish(run)
+        summary = json.loads((path / "summary.json").read_text())
+        results.append(summary["parameters_sha256"])
+        refused = [
+            sum(one.reasons.values())
+            for process in ("worker-0", "worker-1")
+            for one in list(read_events(path / "events" / f"{process}.jsonl", Refused))[-1:]
+            if isinstance(one, Refused)
+        ]
+        assert refused == ([3, 3] if is_visited else [])
+    assert results[0] == results[1]
+
+
+def visit(host: str, port: int, said: bytes) -> None:
+    """Connect, say something, and be shown the door without a word."""
+    heard = b""
+    with socket.create_connection((host, port), timeout=LIMIT_S) as sock:
+        try:
+            sock.sendall(said)
+            sock.shutdown(socket.SHUT_WR)
+            heard = sock.recv(1000)
+        except TimeoutError:
+            raise
+        except OSError:
+            pass  # shown the door before it had finished
+    assert heard == b""
 
 
 def test_keys_are_in_no_file_no_environment_and_no_command_of_a_machine(lab: Lab) -> None:

@@ -21,7 +21,8 @@ from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Batch, Dataset, train_batches
 from phalanx.engine.optimizer_factory import factory_for
 from phalanx.engine.replica import Replica
-from phalanx.paramserver.client import Client, ClientSettings
+from phalanx.paramserver.client import Client
+from phalanx.paramserver.client_settings import ClientSettings
 from phalanx.paramserver.handshake import ClientIdentity
 from phalanx.paramserver.server import Server
 from phalanx.paramserver.shard import Shard

@@ -18,8 +18,11 @@ from support.ranks import run_ranks
 from support.toy import toy_data, toy_job, toy_replica
 
 BF16 = {"name": "allreduce", "compression": "bf16"}
-POWERSGD = {"name": "allreduce", "compression": "powersgd", "approximation_rank": 1}
+POWERSGD = {"name": "allreduce", "compression": {"name": "powersgd", "rank": 1}}
+INT4 = {"name": "allreduce", "compression": {"name": "int4", "start_after": 2}}
+TOPK = {"name": "allreduce", "compression": {"name": "topk", "share": 0.1, "momentum": 0.9}}
 DILOCO = {"name": "local_sgd", "every": 3, "outer": {"lr": 0.7, "momentum": 0.9}}
+SHORT = {"name": "local_sgd", "every": 3, "compression": {"name": "powersgd", "rank": 1}}
 ADAM = {"name": "adam", "lr": 0.001}
 State = dict[str, torch.Tensor]
 STEPS = 4  # one more than a round of local SGD, so that a settled state is in its middle
@@ -94,6 +97,9 @@ def resumed(job: JobSpec, dataset: Dataset, state: State, steps: int = STEPS) ->
         {"strategy": BF16, "workers": 2, "optimizer": ADAM},
         {"strategy": BF16, "workers": 3},
         {"strategy": POWERSGD, "workers": 2, "optimizer": ADAM},
+        {"strategy": INT4, "workers": 3, "optimizer": ADAM},
+        {"strategy": TOPK, "workers": 2, "optimizer": {"name": "sgd"}},
+        {"strategy": SHORT, "workers": 2, "optimizer": {"name": "sgd", "momentum": 0.9}},
         {"strategy": DILOCO, "workers": 2, "optimizer": {"name": "sgd", "momentum": 0.9}},
     ],
     ids=str,

@@ -113,6 +113,20 @@ def test_outer_momentum_changes_the_way(folder: Path) -> None:
     assert not torch.allclose(trained(folder, workers=2, strategy=outer)[0], plain[0], atol=1e-3)
 
 
+@pytest.mark.parametrize("outer", [{}, {"outer": {"lr": 0.7, "momentum": 0.9}}], ids=str)
+@pytest.mark.parametrize("compression", ["int8", {"name": "topk", "share": 1.0}], ids=str)
+def test_compressed_changes_come_near_the_average_of_parameters(
+    folder: Path, compression: object, outer: dict[str, object]
+) -> None:
+    strategy = {"name": "local_sgd", "every": 4, **outer}
+    plain = trained(folder, workers=3, strategy=strategy)
+    found = trained(folder, workers=3, strategy=strategy | {"compression": compression})
+    for replica in found[1:]:
+        assert torch.equal(replica, found[0]), "replicas drifted apart"
+    assert not torch.equal(found[0], plain[0]), "nothing was rounded: compression is off"
+    torch.testing.assert_close(found[0], plain[0], atol=2e-3, rtol=0)
+
+
 def test_bf16_compression_stays_near_and_keeps_replicas_equal(folder: Path) -> None:
     strategy = {"name": "allreduce", "compression": "bf16"}
     replicas = trained(folder, workers=2, strategy=strategy)
@@ -123,7 +137,7 @@ def test_bf16_compression_stays_near_and_keeps_replicas_equal(folder: Path) -> N
 
 
 def test_low_rank_factors_keep_replicas_equal_and_learn_like_the_exact_sum(folder: Path) -> None:
-    strategy = {"name": "allreduce", "compression": "powersgd", "approximation_rank": 1}
+    strategy = {"name": "allreduce", "compression": {"name": "powersgd", "rank": 1}}
     replicas = trained(folder, workers=3, strategy=strategy)
     assert torch.equal(replicas[0], replicas[1])
     assert torch.equal(replicas[0], replicas[2])
@@ -132,7 +146,7 @@ def test_low_rank_factors_keep_replicas_equal_and_learn_like_the_exact_sum(folde
 
 
 def test_factors_of_full_rank_are_the_exact_sum_bit_by_bit(folder: Path) -> None:
-    strategy = {"name": "allreduce", "compression": "powersgd", "approximation_rank": 10_000}
+    strategy = {"name": "allreduce", "compression": {"name": "powersgd", "rank": 10_000}}
     plain = trained(folder, workers=2, strategy="allreduce")
     assert torch.equal(trained(folder, workers=2, strategy=strategy)[0], plain[0])
 

@@ -42,6 +42,10 @@ GROUPS = {
     }
 }
 ADAM = {"optimizer": {"name": "adam", "lr": 0.003}}
+LOW_RANK = {
+    "name": "allreduce",
+    "compression": {"name": "powersgd", "rank": 1, "start_after": 5},
+}
 SERVED = {"name": "parameter_server", "min_shard_bytes": 1024, "servers": "colocated"}
 BSP = SERVED | {"consistency": "bsp"}
 APART = SERVED | {"servers": 2}
@@ -70,6 +74,24 @@ JOBS: dict[str, dict[str, Any]] = {
     "again": switching(("allreduce", {"at": 0.4}), ("allreduce", {"epoch": 2})),
     "again-normalised": NORMALISED
     | switching(("allreduce", {"at": 0.4}), ("allreduce", {"epoch": 2})),
+    "plain-low-rank": {"strategy": LOW_RANK},
+    # Phases of the same settings: factors and residuals go on.
+    "again-low-rank": {
+        "strategy": {
+            "name": "switch",
+            "phases": [{"strategy": LOW_RANK}, {"strategy": LOW_RANK, "at": 0.4}],
+        }
+    },
+    "low-rank-to-servers": {
+        "strategy": {
+            "name": "switch",
+            "phases": [
+                {"strategy": LOW_RANK},
+                {"strategy": BSP, "at": 0.3},
+                {"strategy": {"name": "allreduce", "compression": "int8"}, "at": 0.6},
+            ],
+        }
+    },
     "restarted": switching(
         ("allreduce", {"at": 0.4}), ("allreduce", {"epoch": 2}), handover="restart"
     ),
@@ -152,6 +174,7 @@ def assert_each_sample_once(run: RunDir) -> None:
     [
         pytest.param("again", "plain", marks=pytest.mark.full),
         pytest.param("again-normalised", "plain-normalised", marks=pytest.mark.full),
+        pytest.param("again-low-rank", "plain-low-rank", marks=pytest.mark.full),
         pytest.param("restarted", "plain", marks=pytest.mark.full),
         pytest.param("visits", "plain", marks=pytest.mark.full),
         ("visits-adam", "plain-adam"),
@@ -205,6 +228,17 @@ def test_lockstep_servers_in_between_make_no_difference(
         assert found[key] == pytest.approx(wanted[key], abs=1e-5), key
     assert (found["samples"], found["updates"]) == (EPOCHS * NUM_TRAIN, EPOCHS * NUM_STEPS)
     assert_each_sample_once(runs.run(switched))
+
+
+@pytest.mark.full
+def test_what_a_compression_keeps_ends_with_its_phase(runs: Runs) -> None:
+    found = runs.summary("low-rank-to-servers")
+    assert (found["state"], found["samples"]) == ("finished", EPOCHS * NUM_TRAIN)
+    assert found["test_accuracy"] > 0.8
+    assert_each_sample_once(runs.run("low-rank-to-servers"))
+    state = load_file(newest(runs.run("low-rank-to-servers")))
+    assert "strategy.residual" in state
+    assert "strategy.factors" not in state
 
 
 @pytest.mark.parametrize("name", ["plain", "again", "there-and-back"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 from pathlib import Path
 
 import torch
@@ -27,6 +29,14 @@ def note_seen(folder: Path | None, rank: int, epoch: int, samples: torch.Tensor)
     if folder is not None:
         with (folder / f"{epoch}-{rank}.txt").open("a") as file:
             file.write("".join(f"{int(one)}\n" for one in samples))
+
+
+def fail_once(rank: int, step: int) -> None:
+    """Kill worker 1 after a step, if the file `fault` names it; the resumed run goes on."""
+    fault = Path("fault")
+    if rank == 1 and fault.exists() and int(fault.read_text()) == step:
+        fault.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def images(count: int) -> tuple[torch.Tensor, torch.Tensor]:

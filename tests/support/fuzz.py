@@ -32,6 +32,7 @@ import zmq
 from typing_extensions import override
 
 from phalanx.agent.session import Session, agent_program
+from phalanx.agent.ssh import LocalRoute
 from phalanx.paramserver.handshake import (
     ClientIdentity,
     ConnectAccepted,
@@ -528,6 +529,17 @@ class Stranger(FuzzTarget):
         return found
 
 
+@dataclass(frozen=True)
+class _SaidBefore(LocalRoute):
+    """Route to a machine that says what is in a file, and ends."""
+
+    said: str = ""
+
+    @override
+    def command(self, remote: str) -> list[str]:
+        return ["cat", self.said]
+
+
 class AgentNews(FuzzTarget):
     """The controller's end of a session, and a machine whose agent sends malformed lines."""
 
@@ -559,20 +571,17 @@ class AgentNews(FuzzTarget):
         told.write_bytes(b"".join(self._lines))
         before = threading.excepthook
         threading.excepthook = lambda error: self._errors.append(repr(error.exc_value))
-        session = Session(here(), lambda news: None)
-        session._process = subprocess.Popen(["cat", str(told)], stdout=subprocess.PIPE)
-        session._stderr = (self.folder / "stderr").open("w+b")
+        session = Session(_SaidBefore(here().machine, said=str(told)), lambda news: None)
+        session.line.open()
         thread = threading.Thread(target=session._receive, name="from-m")
         try:
             thread.start()
             thread.join(_SOON_S * 3)
         finally:
             threading.excepthook = before
-            session._process.kill()
-            session._process.wait()
-            assert session._process.stdout is not None
-            session._process.stdout.close()
-            session._stderr.close()
+            session.line.cut()
+            session.line.end_input()
+            session.line.close()
         found = [f"the thread that reads ended by {error[:200]}" for error in self._errors]
         if session.fault is None:
             found.append("the machine's end was not noticed")

@@ -17,7 +17,8 @@ from phalanx.consistency.policy import ConsistencyPolicy
 from phalanx.consistency.rule import ConsistencyRule, rule_for
 from phalanx.consistency.shards import ShardLayout, plan_shards
 from phalanx.engine.optimizer_factory import OptimizerFactory
-from phalanx.paramserver.client import Client, ClientSettings
+from phalanx.paramserver.client import Client
+from phalanx.paramserver.client_settings import ClientSettings
 from phalanx.paramserver.connection import max_frame_bytes
 from phalanx.paramserver.handshake import ClientIdentity, digest_of
 from phalanx.paramserver.server import Server, ServerSettings

@@ -50,6 +50,11 @@ class Outcome(msgspec.Struct, kw_only=True):
     warning: str = ""
     sampled: bool = True
     watts: float | None = None
+    machines: int = 1
+    """Workers take turns on them; the first one's name is `hall-9`."""
+
+    def host(self, rank: int) -> str:
+        return f"hall-{9 + rank % self.machines}"
 
 
 def write_run(
@@ -292,7 +297,7 @@ def _epochs(outcome: Outcome) -> list[Event]:
 
 
 def _samples(rank: int, outcome: Outcome) -> list[Event]:
-    """Eleven samples: one core busy in each process, four MiB received per second."""
+    """Eleven samples: one core busy in each process, four MiB received per second and machine."""
     found: list[Event] = []
     for tick in range(11):
         t_s = outcome.train_s * tick / 10
@@ -300,7 +305,7 @@ def _samples(rank: int, outcome: Outcome) -> list[Event]:
         found.append(
             ProcessSample(
                 pid=100 + rank,
-                host="hall-9",
+                host=outcome.host(rank),
                 cpu_user_s=0.9 * t_s,
                 cpu_system_s=0.1 * t_s,
                 memory_bytes=(200 + tick) * MIB,
@@ -313,10 +318,10 @@ def _samples(rank: int, outcome: Outcome) -> list[Event]:
                 mono_s=100.0 + t_s,
             )
         )
-        if rank == 0:
+        if rank < outcome.machines:
             found.append(
                 HostSample(
-                    host="hall-9",
+                    host=outcome.host(rank),
                     cpu_user_s=2.0 * t_s,
                     cpu_system_s=0.2 * t_s,
                     cpu_idle_s=1.8 * t_s,

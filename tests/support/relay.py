@@ -18,7 +18,7 @@ class Relay:
     """
 
     def __init__(self, port: int, *, cut_after: int = 1 << 62, stays_cut: bool = False) -> None:
-        self._port = port
+        self.port = port
         self._cut_after = cut_after
         self._stays_cut = stays_cut
         self._passed = 0
@@ -73,7 +73,7 @@ class Relay:
                     continue
                 self.num_connections += 1
                 self.recorded.append(bytearray())
-                far = socket.create_connection(("127.0.0.1", self._port))
+                far = socket.create_connection(("127.0.0.1", self.port))
                 self._open += [near, far]
                 self._start(self._pass, near, far, self.recorded[-1])
                 self._start(self._pass, far, near, None)

@@ -172,6 +172,8 @@ SCENARIOS = (
     _serving("bsp", consistency="bsp"),
     _serving("async", consistency="async"),
     _serving("ssp, int8", consistency="ssp", compression="int8"),
+    _serving("dssp", consistency="dssp", staleness_range=[1, 4]),
+    _serving("k_async", consistency="k_async", k=2),
     _serving("bsp, colocated", servers="colocated", consistency="bsp"),
     _serving("async, overlap", consistency="async", overlap=True),
     _switching("switch to bsp", consistency="bsp"),

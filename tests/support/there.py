@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from typing_extensions import override
 
+from phalanx.agent.piped import PipedLine
+from phalanx.agent.session import Session
 from phalanx.agent.ssh import LocalRoute
 from phalanx.spec.machine import MachineSpec
 
@@ -33,6 +36,13 @@ def here(name: str = "m", *, workdir: Path | None = None, through_cat: bool = Fa
         host=name, python=sys.executable, workdir=str(workdir) if workdir else "~/phalanx"
     )
     return HereRoute(spec, through_cat=through_cat)
+
+
+def process_of(session: Session) -> subprocess.Popen[bytes]:
+    """The command that carries a session's line; here it becomes the agent itself."""
+    assert isinstance(session.line, PipedLine)
+    assert session.line.process is not None
+    return session.line.process
 
 
 def children_of(pid: int) -> dict[int, str]:

@@ -23,7 +23,9 @@ def write_run(
 ) -> RunDir:
     """A run directory that holds just these events."""
     run = RunDir.create(root, "written")
-    spec = job_from_mapping({"workers": 2, "epochs": 2} | dict(job or {}))
+    # A script says its epochs itself.
+    usual = {"workers": 2} if "program" in (job or {}) else {"workers": 2, "epochs": 2}
+    spec = job_from_mapping(usual | dict(job or {}))
     write_manifest(run, describe(spec, data_root=root, cache_root=root))
     run.write_status(Status(state=state, pid=1, attempt=1))
     for process, events in logs.items():

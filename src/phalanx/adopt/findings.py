@@ -17,9 +17,6 @@ STRATEGIES = ("single", "allreduce", "local_sgd", "parameter_server", "switch")
 LOCKSTEP = ("single", "allreduce", "local_sgd")
 """Strategies whose workers keep the script's own optimiser and see its gradients."""
 
-RUNNABLE = LOCKSTEP
-"""Strategies under which `phalanx launch` runs scripts today: none with servers yet."""
-
 
 class FindingSeverity(StrEnum):
     """What a finding means for the rewriting."""
@@ -76,12 +73,7 @@ class Adoption:
 
     @property
     def strategies(self) -> list[str]:
-        """Return the strategies that can be chosen for the rewritten script."""
-        return [name for name in self.fits if name in RUNNABLE]
-
-    @property
-    def fits(self) -> list[str]:
-        """Return all strategies that fit the rewritten script; none where it was refused."""
+        """Return the strategies that fit the rewritten script; none where it was refused."""
         if self.rewritten is None:
             return []
         return [name for name in STRATEGIES if all(name in f.strategies for f in self.findings)]

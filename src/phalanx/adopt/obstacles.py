@@ -17,6 +17,11 @@ from phalanx.adopt.script import ScriptSource, argument, called, receiver
 
 Check = Callable[[ScriptSource], Iterator[ScriptFinding]]
 
+_ADAPTERS = dict.fromkeys(
+    ("lightning", "pytorch_lightning"),
+    "Trainer(strategy=PhalanxStrategy()), see docs/how-to-frameworks.md, or the loop as plain "
+    "PyTorch in the script",
+)
 _FRAMEWORK_LOOPS = {
     "lightning": "Lightning",
     "pytorch_lightning": "Lightning",
@@ -183,7 +188,7 @@ def _framework_loop(script: ScriptSource) -> Iterator[ScriptFinding]:
             "framework-loop",
             f"{_FRAMEWORK_LOOPS[package]} runs the training loop",
             "the session needs the loop in the script: its batches, backward() and step()",
-            "the loop as plain PyTorch in the script",
+            _ADAPTERS.get(package, "the loop as plain PyTorch in the script"),
         )
     for call in script.calls:
         name = script.qualified(call)
@@ -193,7 +198,8 @@ def _framework_loop(script: ScriptSource) -> Iterator[ScriptFinding]:
                 "framework-loop",
                 f"{name.split('.')[-1]} of {name.split('.')[0]} runs the training loop",
                 "the session needs the loop in the script: its batches, backward() and step()",
-                "the loop as plain PyTorch: model(**batch).loss.backward()",
+                "phalanx.integrations.huggingface.PhalanxTrainer in its place "
+                "(docs/how-to-frameworks.md), or the loop as plain PyTorch",
             )
 
 

@@ -1,10 +1,9 @@
-"""Send the agent to one machine over ssh, send it orders and receive its news; one login in all.
+"""Send the agent to one machine over a line, send it orders and receive its news.
 
-One ssh process per machine, as long as the session. It has a separate process session, so that
-Ctrl-C ends the controller but not the connection. If this process dies, ssh's input closes and the
-agent ends everything on its side; if the network fails, pings stop, with the same result. The
-receiving thread never writes to a disk: what comes is noted as heard when it comes. `launch.ssh`
-handles the news of a run.
+One line per machine, as long as the session: an ssh login, or whatever else the route makes. If
+this process dies, the agent's input ends and it ends everything on its side; if the network fails,
+pings stop, with the same result. The receiving thread never writes to a disk: what comes is noted
+as heard when it comes. `launch.ssh` handles the news of a run.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import contextlib
 import itertools
 import logging
 import queue
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -22,14 +19,14 @@ from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import cache
 from importlib import resources
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
+from phalanx.agent.line import Fault, FaultKind, Route, machine_fault
 from phalanx.agent.remote import MODULES
 from phalanx.agent.remote.outbox import MARKER
 from phalanx.agent.remote.processes import AGENT_NAME
-from phalanx.agent.ssh import Fault, FaultKind, MachineFault, SshRoute, explain
 from phalanx.errors import LaunchError, printable
 
 _log = logging.getLogger(__name__)
@@ -39,16 +36,9 @@ News = dict[str, Any]
 PING_S = 1.0
 _HELLO_S = 60.0
 _CLOSE_S = 3.0
-_READ_BYTES = 1 << 16
 # Several times the longest message of an agent, a chunk of a file.
 _MAX_LINE_BYTES = 1 << 20
 _PACKAGE = "phalanx.agent.remote"
-# Reads the program's length from the first line and runs it; the rest of the input is orders. One
-# line, because some login shells do not accept a line break inside quotes.
-_LOADER = (
-    "import sys; n = int(sys.stdin.buffer.readline()); "
-    f'exec(compile(sys.stdin.buffer.read(n), "{AGENT_NAME}", "exec"))'
-)
 # Makes the modules in memory, so that a Phalanx that is installed there is never mixed in.
 _BOOT = """\
 import sys, types
@@ -81,23 +71,22 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     executable: str
     cpus: list[int]
     came_from: str
-    """Source address of the ssh connection as that machine saw it; empty: not reported."""
+    """Address of this machine as that one sees it; empty: not reported."""
 
 
 class Session:
     """Connection to the agent of one machine; `open` first, `close` on every exit path.
 
     Args:
-        route: The ssh command to the machine.
+        route: The way to the machine.
         on_news: Called by the session's thread with output and exits of processes on the machine;
             while it blocks nothing is heard of the machine.
     """
 
-    def __init__(
-        self, route: SshRoute, on_news: Callable[[News], None] = lambda news: None
-    ) -> None:
+    def __init__(self, route: Route, on_news: Callable[[News], None] = lambda news: None) -> None:
         self.machine = route.machine.title
         self.route = route
+        self.line = route.line()
         self.on_news = on_news
         self.fault: Fault | None = None
         """Why the connection is gone; None: it is open."""
@@ -109,8 +98,6 @@ class Session:
         """When the last bytes came, on this process's monotonic clock."""
         self._ended_silent_s: float | None = None
         self._closing = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stderr: IO[bytes] | None = None
         self._threads: list[threading.Thread] = []
 
     def open(self) -> AgentInfo:
@@ -120,16 +107,7 @@ class Session:
             MachineFault: The machine cannot be reached, or did not answer in time.
         """
         source = agent_program()
-        command = self.route.command(self.route.python("-u", "-c", _LOADER))
-        # A file, not a pipe: unread messages must not block ssh.
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            start_new_session=True,
-        )
+        self.line.open()
         self._to_send.put(b"%d\n" % len(source) + source)
         for name, target in (("from", self._receive), ("to", self._send)):
             thread = threading.Thread(target=target, name=f"{name}-{self.machine}", daemon=True)
@@ -138,7 +116,7 @@ class Session:
         try:
             return self._hello.result(_HELLO_S)
         except FutureTimeout:
-            raise self._error(explain(self.route.machine, self._stderr_text(), None)) from None
+            raise machine_fault(self.line.explain(has_answered=False)) from None
 
     def tell(self, order: dict[str, Any], content: bytes = b"") -> Future[Any]:
         """Send an order; the future receives its answer or a `LaunchError`."""
@@ -149,7 +127,7 @@ class Session:
         if self.fault is not None:
             # `give_up` may find and fail it at the same time.
             with contextlib.suppress(InvalidStateError):
-                future.set_exception(self._error(self.fault))
+                future.set_exception(machine_fault(self.fault))
             return future
         line = msgspec.json.encode({**order, "id": number, "bytes": len(content)})
         self._to_send.put(line + b"\n" + content)
@@ -168,33 +146,25 @@ class Session:
         """Mark the machine as lost; all pending orders fail."""
         if self.fault is None:
             self.fault = Fault(machine=self.machine, kind=kind, reason=reason)
-        self._end_ssh()
+        self.line.cut()
         for future in (self._hello, *self._asked.values()):
             # An order that `tell` refuses at this moment is failed there already.
             with contextlib.suppress(InvalidStateError):
-                future.set_exception(self._error(self.fault))
+                future.set_exception(machine_fault(self.fault))
 
     def close(self) -> None:
         """Close the connection, which also ends the agent."""
         self._closing = True
-        # Closes ssh's input after all queued orders; kill ssh only if the agent does not end then.
+        # Ends the agent's input after all queued orders; the line is cut only if the agent does not
+        # end then.
         self._to_send.put(None)
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_CLOSE_S)
-        self._end_ssh()
-        # With ssh gone both threads reach the end of their streams.
+        if self._threads:
+            self.line.wait(_CLOSE_S)
+        self.line.cut()
+        # Now both threads reach the end of their streams.
         for thread in self._threads:
             thread.join()
-        if self._process is not None and self._process.stdout is not None:
-            self._process.stdout.close()
-        if self._stderr is not None:
-            self._stderr.close()
-
-    def _end_ssh(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        self.line.close()
 
     def wait(self, answer: Future[Any], limit_s: float) -> Any:
         """Wait for the answer to an order sent by `tell`; raises as `ask` does."""
@@ -202,14 +172,12 @@ class Session:
             return answer.result(limit_s)
         except FutureTimeout:
             reason = f"no answer within {limit_s:g} s; it may be overloaded"
-            raise self._error(Fault(machine=self.machine, kind="slow", reason=reason)) from None
+            fault = Fault(machine=self.machine, kind="slow", reason=reason)
+            raise machine_fault(fault) from None
 
     def _send(self) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        stream = self._process.stdin
-        # The reader of the pipe is gone: the receiving thread determines why.
-        with contextlib.suppress(BrokenPipeError, ValueError):
+        # The other side is gone: the receiving thread determines why.
+        with contextlib.suppress(OSError, ValueError):
             while True:
                 try:
                     data = self._to_send.get(timeout=PING_S)
@@ -218,17 +186,12 @@ class Session:
                     data = b'{"do":"ping"}\n'
                 if data is None:
                     break
-                stream.write(data)
-                stream.flush()
-        with contextlib.suppress(BrokenPipeError):
-            stream.close()
+                self.line.write(data)
+        self.line.end_input()
 
     def _receive(self) -> None:
-        assert self._process is not None
-        # A buffered reader, whose `read1` returns what is there.
-        stream: Any = self._process.stdout
         torn = b""
-        while part := stream.read1(_READ_BYTES):
+        while part := self.line.read():
             # With every part, not every line: a long line over a slow link is no silence.
             self.heard_s = time.monotonic()
             *lines, torn = (torn + part).split(b"\n")
@@ -274,30 +237,13 @@ class Session:
                 _log.exception("news of %s could not be processed", self.machine)
 
     def _explain(self) -> Fault:
-        """Classify why ssh has ended, by its message or the remote shell's."""
-        assert self._process is not None
-        code: int | None = None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(_CLOSE_S)
-        stderr = self._stderr_text()
-        if not self._hello.done():
-            return explain(self.route.machine, stderr, code)
-        if self._ended_silent_s is not None:
+        """Classify why the line is over."""
+        self.line.wait(_CLOSE_S)
+        if self._hello.done() and self._ended_silent_s is not None:
             reason = (
                 f"it heard nothing of this machine for {self._ended_silent_s:.0f} s and ended its "
                 "processes; this machine was suspended, or the network was down for longer than "
                 "'deadlines.controller_s'"
             )
             return Fault(machine=self.machine, kind="broken", reason=reason)
-        # After the hello, ssh's message is of little help: the machine was reachable and is gone.
-        last = stderr.strip().splitlines()[-1:] or [f"ssh ended with code {code}"]
-        reason = f"the connection to it broke off ({last[0].strip().rstrip('.')})"
-        return Fault(machine=self.machine, kind="broken", reason=reason)
-
-    def _stderr_text(self) -> str:
-        assert self._stderr is not None
-        self._stderr.seek(0)
-        return printable(self._stderr.read(_MAX_LINE_BYTES).decode(errors="replace"))
-
-    def _error(self, fault: Fault) -> MachineFault:
-        return MachineFault(f"{self.machine}: {fault.reason}", machine=self.machine, fault=fault)
+        return self.line.explain(has_answered=self._hello.done())

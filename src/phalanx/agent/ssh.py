@@ -2,32 +2,25 @@
 
 The user's ssh config applies, jump hosts and aliases included; a pool may name another file. ssh
 never prompts (BatchMode): a password or new host key is refused with ssh's own reason. Builds
-commands and parses messages; `session` starts the processes.
+commands and parses messages; `piped` starts the processes.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
-from typing import Any, Literal
 
-import msgspec
 from typing_extensions import override
 
-from phalanx.errors import LaunchError
+from phalanx.agent.line import Fault, FaultKind
+from phalanx.agent.piped import CommandRoute, Patterns, matching_line
 from phalanx.spec.machine import MachineSpec
 
-FaultKind = Literal["unknown_host", "key", "host_key", "unreachable", "python", "slow", "broken"]
-MISTAKES: frozenset[FaultKind] = frozenset({"unknown_host", "key", "host_key"})
-"""Kinds that the user fixes in a file: they end a command as bad input does."""
-
-CONNECT_S = 10
 _NOISE = re.compile(
     r"^(Warning: |warning: |debug\d|mux_|ControlSocket |Connection to .* closed"
     r"|kex_exchange.*banner|Pseudo-terminal|\*\* |\s*$)"
 )
-_KINDS: tuple[tuple[str, FaultKind], ...] = (
+_KINDS: Patterns = (
     (r"could not resolve hostname", "unknown_host"),
     (r"host key verification failed|remote host identification has changed", "host_key"),
     (r"no .* host key is known", "host_key"),
@@ -48,37 +41,17 @@ _ADVICE: dict[FaultKind, str] = {
 }
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a machine cannot be used."""
-
-    machine: str
-    kind: FaultKind
-    reason: str
-    """One sentence, by ssh or the machine itself."""
-
-
-class MachineFault(LaunchError):
-    """A machine could not be reached, or stopped answering; `fault` holds the reason."""
-
-    def __init__(self, message: str, **facts: Any) -> None:
-        super().__init__(message, **facts)
-        self.fault: Fault = facts["fault"]
-
-
 @dataclass(frozen=True)
-class SshRoute:
+class SshRoute(CommandRoute):
     """Parameters of the ssh connection to one machine.
 
     Attributes:
-        machine: Host, user, port and key.
         config: An ssh config file; None: the user's own.
-        connect_s: Timeout of the connection in seconds.
     """
 
-    machine: MachineSpec
     config: str | None = None
-    connect_s: int = CONNECT_S
 
+    @override
     def command(self, remote: str) -> list[str]:
         """Return the local command that runs `remote` in the login shell of the machine."""
         machine = self.machine
@@ -109,9 +82,9 @@ class SshRoute:
             command += ["-o", option]
         return [*command, "--", machine.host, remote]
 
-    def python(self, *arguments: str) -> str:
-        """Return the remote command that runs the machine's interpreter with these arguments."""
-        return " ".join(["exec", quote_path(self.machine.python), *map(shlex.quote, arguments)])
+    @override
+    def explain(self, said: str, exit_code: int | None) -> Fault:
+        return explain(self.machine, said, exit_code)
 
 
 @dataclass(frozen=True)
@@ -121,14 +94,6 @@ class LocalRoute(SshRoute):
     @override
     def command(self, remote: str) -> list[str]:
         return ["sh", "-c", remote]
-
-
-def quote_path(path: str) -> str:
-    """Quote a path for the remote shell; a leading `~` still expands to the home directory."""
-    home, slash, rest = path.partition("/")
-    if home.startswith("~") and (home == "~" or home[1:].isalnum()):
-        return home + slash + (shlex.quote(rest) if rest else "")
-    return shlex.quote(path)
 
 
 def explain(machine: MachineSpec, said: str, exit_code: int | None) -> Fault:
@@ -144,7 +109,7 @@ def explain(machine: MachineSpec, said: str, exit_code: int | None) -> Fault:
     reason = lines[-1] if lines else f"ssh ended with code {exit_code}"
     # A changed host key prints a long banner; prefer the line that matches the kind.
     for pattern, found in _KINDS:
-        match = next((line for line in lines if re.search(pattern, line, re.IGNORECASE)), None)
+        match = matching_line(lines, pattern)
         # Exit codes below 255 are the remote command's: ssh itself succeeded.
         is_remote = exit_code not in (255, None)
         if match is not None and is_remote == (found == "python"):

@@ -85,7 +85,6 @@ def _facts(adoption: Adoption, target: Path | None) -> dict[str, object]:
             for one in adoption.findings
         ],
         "strategies": adoption.strategies,
-        "fits": adoption.fits,
         "changed_lines": adoption.num_changed_lines,
         "diff": adoption.diff,
         "written": None if refused or target is None else str(target),
@@ -108,10 +107,6 @@ def _show(adoption: Adoption, target: Path | None) -> None:
             console.print(Text(line, style), soft_wrap=True)
         console.print()
     console.print(Text(f"strategies: {', '.join(adoption.strategies)}"), soft_wrap=True)
-    later = [name for name in adoption.fits if name not in adoption.strategies]
-    if later:
-        text = f"would fit too, once scripts run on servers: {', '.join(later)}"
-        console.print(Text(text, "dim"), soft_wrap=True)
     if target is not None:
         console.print(Text(f"written: {target}"), soft_wrap=True)
         console.print(Text(f"next: phalanx launch --workers 2 {target}", "dim"), soft_wrap=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from phalanx.cli.options import RunsOption, argument, examples, flag, option
+from phalanx.cli.options import RunsOption, argument, examples, flag, option, run_names
 from phalanx.cli.screen import open_console
 from phalanx.cli.settings import runs_root
 from phalanx.errors import SpecError
@@ -34,6 +34,7 @@ def dashboard(
             "[RUNS]...",
             "Directories of runs, run and study directories, plan files, or names of runs "
             "\\[default: the directory of runs].",
+            autocompletion=run_names,
         ),
     ] = None,
     host: Annotated[

@@ -98,7 +98,11 @@ def fetch(
 @app.command(epilog=SHOW_EXAMPLES)
 def show(
     name: Annotated[
-        str, argument(None, "Built-in data set, or the path of a .npz or .parquet file.")
+        str,
+        argument(
+            None,
+            "Built-in data set, or the path of a table, .npz, .parquet or folder of images.",
+        ),
     ],
     data: DataOption = None,
     input_key: Annotated[str, option(None, "Column or array that holds the inputs.")] = "x",
@@ -190,14 +194,15 @@ def _dataset_blocks(facts: dict[str, Any]) -> list[Block]:
     head = pairs_table("dataset", "", rows, has_header=False)
     if not facts["class_counts"]:
         return [head]
-    classes = enumerate(zip(*facts["class_counts"].values(), strict=True))
+    counted = list(zip(*facts["class_counts"].values(), strict=True))
+    names = facts["class_names"] or range(len(counted))
     counts = Table(
         id="classes",
         caption="",
         columns=[Column("class", "class"), *(Column(part, part) for part in samples)],
         rows=[
-            [text(number), *(shown(count, format_count) for count in row)]
-            for number, row in classes
+            [text(name), *(shown(count, format_count) for count in row)]
+            for name, row in zip(names, counted, strict=True)
         ],
     )
     return [head, line(""), counts]

@@ -15,6 +15,7 @@ from phalanx.cli.options import (
     examples,
     flag,
     option,
+    run_names,
 )
 from phalanx.cli.output import print_json
 from phalanx.cli.settings import runs_root
@@ -41,7 +42,8 @@ WEIGHTS_EXAMPLES = examples(
 )
 
 RunsArgument = Annotated[
-    list[str], argument("RUN...", "Run names, unique prefixes, paths, or 'last'.")
+    list[str],
+    argument("RUN...", "Run names, unique prefixes, paths, or 'last'.", autocompletion=run_names),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,8 @@ CASES = {
     "machines": "several machines over ssh",
     "study": "a comparison with repeats",
 }
+_BEGIN = {"machines": ("pool check", "pool.yaml"), "study": ("study run", "study.yaml")}
+_TRAIN = ("train", "job.yaml")
 
 
 def case_names(incomplete: str) -> list[str]:
@@ -39,13 +42,18 @@ def init(
     to: Annotated[Path, option("DIR", "Directory to write to.")] = Path(),
     force: Annotated[bool, flag("Replace files that are there.", "--force")] = False,
 ) -> None:
-    """Write a commented job file for a chosen case; without one, list the cases."""
+    """Write a commented job file for a chosen case; without one, list the cases.
+
+    Each file runs as it stands; its head says with which commands.
+    """
     if case is None:
         for name, text in CASES.items():
             print(f"phalanx init {name:<12} {text}")
         return
     for path in write_case(case, to, force=force):
         print(path)
+    verb, file = _BEGIN.get(case, _TRAIN)
+    print(f"begin with: phalanx {verb} {shlex.quote(str(to / file))}")
 
 
 def write_case(case: str, to: Path, *, force: bool = False) -> list[Path]:

@@ -14,6 +14,7 @@ from phalanx.cli.options import (
     argument,
     examples,
     option,
+    strategy_names,
 )
 from phalanx.cli.request import (
     MachineOptions,
@@ -44,6 +45,7 @@ EXAMPLES = examples(
     "phalanx launch --workers 4 train.py --lr 0.1",
     "phalanx launch --workers 4 --strategy '{name: local_sgd, every: 16}' train.py",
     "phalanx launch --pool pool.yaml train.py --epochs 20",
+    "phalanx plan train.py --pool pool.yaml -o plan.json && phalanx launch --plan plan.json",
     "phalanx launch --resume last",
 )
 
@@ -60,7 +62,12 @@ ArgsArgument = Annotated[
 ]
 WorkersOption = Annotated[int | None, option("N", "Processes that run the script.")]
 StrategyOption = Annotated[
-    str | None, option("NAME", "Distribution strategy, or its settings as '{name: ...}'.")
+    str | None,
+    option(
+        "NAME",
+        "Distribution strategy, or its settings as '{name: ...}'.",
+        autocompletion=strategy_names,
+    ),
 ]
 NameOption = Annotated[str | None, option("NAME", "Name of the run [default: of the script].")]
 SeedOption = Annotated[int | None, option("N", "Seed, unless the script sets its own.")]
@@ -107,9 +114,9 @@ def launch(
         if resume is not None:
             return resumption(resume, runs_root(runs), overrides, options)
         places = Places(runs=runs_root(runs), data=data_root(None), cache=cache_root())
-        if plan is not None:
-            return planned_run(plan, places, job_path=script, overrides=overrides, options=options)
         request = ScriptRequest(script, tuple(args or ()), name)
+        if plan is not None:
+            return planned_run(plan, places, script=request, overrides=overrides, options=options)
         return new_script_run(request, places, overrides, options)
 
     run_command(request_with, options, dry_run=dry_run, as_json=as_json, quiet=quiet)

@@ -13,11 +13,13 @@ from phalanx.cli.options import option
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
+    from phalanx.cli.request import MachineOptions
     from phalanx.launch.base import PoolRequest
     from phalanx.plan.planfile import Plan
     from phalanx.pool.cache import ProbeCache
     from phalanx.pool.inventory import Inventory
     from phalanx.pool.selection import Selection
+    from phalanx.records.study import PlannedPool
     from phalanx.spec.pool import PoolSpec
 
 POLICIES = "all, cpu, gpu, energy, fastest\\[:N] or cheapest\\[:N]"
@@ -54,7 +56,7 @@ def known_inventory(spec: PoolSpec) -> Inventory:
     from phalanx.pool.inventory import identity, merge
 
     cache = open_cache()
-    keys = [identity(one, spec.ssh_config) for one in spec.machines]
+    keys = [identity(one, spec.reached_by) for one in spec.machines]
     return merge(spec, {key: probe for key in keys if (probe := cache.read(key)) is not None})
 
 
@@ -116,4 +118,19 @@ def request_of_plan(plan: Plan, spec: PoolSpec, source: Path, *, build_env: bool
         ),
         needs_bytes=plan.prediction.memory_bytes,
         build_env=build_env,
+    )
+
+
+def planned_pool(options: MachineOptions) -> PlannedPool | None:
+    """Return the machines that the runs of a study take place on; None: this machine."""
+    from phalanx.records.study import PlannedPool
+
+    if options.pool is None:
+        options.refuse_without_pool()
+        return None
+    spec = options.choose(options.pool)
+    return PlannedPool(
+        file=str(options.pool.resolve()),
+        machines=[one.title for one in spec.machines],
+        build_env=options.build_env,
     )

@@ -5,7 +5,7 @@ Only this module turns errors into exit codes. It imports the module of a comman
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -14,11 +14,11 @@ from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
-from typer.core import TyperGroup
 
 from phalanx._version import __version__
 from phalanx.cli import settings
-from phalanx.errors import ExitCode, PhalanxError, SpecError
+from phalanx.cli.help import PlainGroup, plain
+from phalanx.errors import ExitCode, PhalanxError, StoreError
 
 COMMANDS = {
     "init": "Write a commented job file for a chosen case; without one, list the cases.",
@@ -47,7 +47,7 @@ COMMANDS = {
 """Each command with its help; its module is imported when it is called."""
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(PlainGroup):
     """Replace the stub of a command by the command when it is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -62,11 +62,11 @@ def load_command(name: str) -> Any:
     module = importlib.import_module(f"phalanx.cli.{word}")
     if hasattr(module, "app"):
         module.app.info.help = COMMANDS[name]
-        return typer.main.get_group(module.app)
+        return typer.main.get_group(plain(module.app))
     single = typer.Typer(add_completion=False)
     own = getattr(module, "SETTINGS", None)
     single.command(name, epilog=module.EXAMPLES, context_settings=own)(getattr(module, word))
-    return typer.main.get_command(single)
+    return typer.main.get_command(plain(single))
 
 
 app = typer.Typer(
@@ -88,6 +88,13 @@ for _name, _help in COMMANDS.items():
 
 # The usage errors of typer; their class has moved between its versions, their child has not.
 _USAGE_ERRORS = cast("tuple[type[Exception], ...]", typer.BadParameter.__bases__)
+
+
+# What is wrong with a place, not with Phalanx.
+_UNUSABLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EIO),
+)
 
 
 def _show_version(asked: bool) -> None:
@@ -124,26 +131,33 @@ def main(
 
 def run() -> NoReturn:
     """Run the command line of this process; entry point of the console script."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
         # A terminal without Unicode shows a question mark instead of ending the run.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
+        elif stream is None:
+            # The caller has closed it.
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     code = _code_of_command()
-    with contextlib.suppress(BrokenPipeError):
+    try:
         sys.stdout.flush()
-        sys.exit(code)
-    _leave_closed_pipe()
+    except BrokenPipeError:
+        _leave_closed_pipe(ExitCode.FAILED)
+    except OSError as error:
+        _leave_closed_pipe(_report(error))
+    sys.exit(code)
 
 
 def _code_of_command() -> int:
     try:
-        _refuse_other_encodings(sys.argv[1:])
+        settings.require_usable_place(sys.argv[1:])
         # Returns the code of typer.Exit, or None.
         return app(prog_name="phalanx", standalone_mode=False) or ExitCode.OK
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        _leave_closed_pipe()
+        _leave_closed_pipe(ExitCode.FAILED)
     except Exception as error:  # the process boundary: everything ends as a sentence and a code
         return _report(error)
 
@@ -156,25 +170,32 @@ def _report(error: Exception) -> ExitCode:
     if isinstance(error, PhalanxError):
         return faults.report_error(error, console)
     if isinstance(error, _USAGE_ERRORS):
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context is not None else "phalanx"
         message = _message(error)
         # A group without a command has shown its help, and there is nothing to add.
-        return faults.report_usage(message, command, console) if message else ExitCode.BAD_INPUT
+        if not message:
+            return ExitCode.BAD_INPUT
+        return faults.report_usage(message, _command_path(error, sys.argv[1:]), console)
+    if isinstance(error, OSError) and error.errno in _UNUSABLE:
+        where = error.filename or "the output"
+        return faults.report_error(StoreError(f"cannot use {where}: {error.strerror}"), console)
     return faults.report_fault(error, console)
 
 
-def _refuse_other_encodings(arguments: Sequence[str]) -> None:
-    """Refuse arguments that are no UTF-8: no record could name such a path."""
-    for one in arguments:
-        try:
-            one.encode()
-        except UnicodeEncodeError:
-            shown = one.encode(errors="surrogateescape").decode(errors="replace")
-            raise SpecError(f"'{shown}' is not UTF-8; rename the file or the folder") from None
+def _command_path(error: Exception, arguments: Sequence[str]) -> str:
+    """Return the command whose options are wrong; of some errors typer does not tell it."""
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        return str(context.command_path)
+    return " ".join(["phalanx", *(one for one in arguments[:1] if one in COMMANDS)])
 
 
 def _message(error: Exception) -> str:
+    wrong = getattr(error.__cause__, "errors", None)
+    if wrong is not None:
+        first = wrong()[0]
+        what = str(first["msg"]).partition(",")[0].removeprefix("Input should be ")
+        name = "/".join(getattr(error, "param", None).opts)  # type: ignore[union-attr]
+        return f"{name} must be {what}, not '{first['input']}'"
     unknown = getattr(error, "option_name", None)
     if unknown is not None and getattr(error, "possibilities", None) is not None:
         from phalanx.spec.names import nearest_name
@@ -188,11 +209,11 @@ def _message(error: Exception) -> str:
     return str(format_message()) if format_message is not None else str(error)
 
 
-def _leave_closed_pipe() -> NoReturn:
-    """Exit quietly when the reader of a pipe, such as `head`, has closed it."""
+def _leave_closed_pipe(code: ExitCode) -> NoReturn:
+    """Exit quietly when the reader of a pipe, such as `head`, has closed it, or a disk is full."""
     # Python flushes standard output once more on exit and would complain.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(ExitCode.FAILED)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

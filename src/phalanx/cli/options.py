@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from phalanx.errors import PhalanxError
+
 
 def option(metavar: str | None, help: str, *names: str, **limits: Any) -> Any:
     """Declare an option: what stands for its value in the help, and what it does."""
@@ -44,7 +46,7 @@ def run_names(incomplete: str) -> list[str]:
 
     try:
         names = sorted(one.name for one in runs_root().iterdir() if one.is_dir())
-    except OSError:
+    except (OSError, PhalanxError):
         return []
     return [name for name in (*names, "last") if name.startswith(incomplete)]
 
@@ -52,6 +54,13 @@ def run_names(incomplete: str) -> list[str]:
 def study_names(incomplete: str) -> list[str]:
     """Complete the name of a study in a shell likewise."""
     return [name for name in run_names(incomplete) if name.startswith(("study-", "tune-"))]
+
+
+def strategy_names(incomplete: str) -> list[str]:
+    """Complete the name of a strategy in a shell."""
+    from phalanx.spec.kinds import STRATEGIES
+
+    return [name for name in STRATEGIES.built_in if name.startswith(incomplete)]
 
 
 StudyArgument = Annotated[

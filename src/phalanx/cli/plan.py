@@ -12,12 +12,12 @@ from phalanx.cli.options import (
     CalibrateOption,
     DataOption,
     FormatOption,
-    JobArgument,
     JsonOption,
     PoolOption,
     RunsOption,
     SetOption,
     WithoutOption,
+    argument,
     examples,
     option,
     wanted,
@@ -37,7 +37,23 @@ EXAMPLES = examples(
     "phalanx plan job.yaml --pool pool.yaml --goal cost --deadline 2h",
     "phalanx plan job.yaml --pool pool.yaml --goal balanced --budget 5 -o plan.json",
     "phalanx plan job.yaml -o plan.json && phalanx train --plan plan.json",
+    "phalanx plan train.py --lr 0.1 --pool pool.yaml -o plan.json",
 )
+
+SETTINGS = {"ignore_unknown_options": True}
+"""Of the command: options that it does not have belong to the script."""
+
+PlannedArgument = Annotated[
+    Path, argument("JOB|SCRIPT", "Job file in YAML, or a script with phalanx.session() in it.")
+]
+ArgsArgument = Annotated[
+    list[str] | None,
+    argument(
+        "ARGS",
+        "Arguments of the script; all that follows `--` is, also what `plan` itself would take.",
+        show_default=False,
+    ),
+]
 
 GoalOption = Annotated[Literal["time", "cost", "energy", "balanced"], option(None, "Objective.")]
 DeadlineOption = Annotated[
@@ -56,17 +72,19 @@ AcceptOption = Annotated[
     option(
         None,
         "Permitted effect on the result: exact (none), rounded (bf16 exchange), "
-        "lossy (low-rank exchange), stale (asynchronous, local SGD).",
+        "lossy (parts of gradients sent later), stale (asynchronous, local SGD).",
     ),
 ]
 TopOption = Annotated[int, option("N", "Number of candidates to show.", min=1)]
 OutputOption = Annotated[
-    Path | None, option("FILE", "Write the plan for `train --plan`.", "--output", "-o")
+    Path | None,
+    option("FILE", "Write the plan, for `train --plan` or `launch --plan`.", "--output", "-o"),
 ]
 
 
 def plan(
-    job: JobArgument,
+    job: PlannedArgument,
+    args: ArgsArgument = None,
     pool: PoolOption = None,
     without: WithoutOption = None,
     goal: GoalOption = "time",
@@ -87,14 +105,13 @@ def plan(
     from phalanx.cli.plan_table import plan_blocks
     from phalanx.plan.planfile import write_plan
     from phalanx.plan.search import Objective
-    from phalanx.spec.loader import load_job
     from phalanx.spec.study import parse_duration
 
     deadline_s = parse_duration(deadline) if deadline is not None else None
     if deadline is not None and deadline_s is None:
         raise SpecError(f"--deadline takes a time such as 90min or 2h, not '{deadline}'")
     objective = Objective(goal=goal, deadline_s=deadline_s, budget=budget, accept=accept)
-    spec = load_job(job, settings or ())
+    spec = _planned(job, tuple(args or ()), settings or ())
     made = api.plan_job(
         spec,
         pool=inventory_of(pool, without or ()),
@@ -116,6 +133,26 @@ def plan(
     )
 
 
+def _planned(path: Path, args: tuple[str, ...], settings: Sequence[str]) -> JobSpec:
+    """Read what is planned: a job file, or a script.
+
+    Raises:
+        SpecError: It is not there or wrong, or a job file has arguments.
+    """
+    if path.suffix == ".py":
+        from phalanx.cli.request import ScriptRequest, job_of_script
+
+        return job_of_script(ScriptRequest(path, args), settings)
+    from phalanx.spec.loader import load_job
+
+    if args:
+        raise SpecError(
+            f"`phalanx plan` has no {args[0]}, and only scripts take arguments; see "
+            "`phalanx plan --help`"
+        )
+    return load_job(path, settings)
+
+
 def inventory_of(pool: Path | None, without: Sequence[str] = ()) -> Inventory | None:
     """Read a pool file with cached probe results; None without a file: this machine."""
     if pool is None:
@@ -132,8 +169,10 @@ def announce() -> Callable[[JobSpec], None]:
 
     def announce(trial: JobSpec) -> None:
         workers = count_noun(trial.workers, "worker")
-        console.print(
-            f"measuring: {trial.strategy.name}, {workers}, batch {trial.global_batch}", style="dim"
-        )
+        batch = f"batch {trial.global_batch}"
+        if trial.program is not None and trial.program.trial is not None:
+            part = trial.program.trial.part
+            batch = "the script's batch" if part == 1 else f"{100 * part:.0f} % of its batch"
+        console.print(f"measuring: {trial.strategy.name}, {workers}, {batch}", style="dim")
 
     return announce

@@ -27,6 +27,7 @@ from phalanx.report.format import (
     format_rate,
     shown,
 )
+from phalanx.spec.program import PRECISION
 
 _REFUSED_ROWS = 5
 _JOULES_PER_KWH = 3.6e6
@@ -48,7 +49,8 @@ def plan_blocks(plan: Plan, *, top: int, written: Path | None) -> list[Block]:
     sources = "; ".join(plan.sources)
     blocks.append(line(f"{plan.num_candidates:,} candidates; facts from {sources}", "note"))
     if written is not None:
-        blocks.append(line(f"run it: phalanx train --plan {written}"))
+        command = "launch" if plan.job.get("program") else "train"
+        blocks.append(line(f"run it: phalanx {command} --plan {written}"))
     return blocks
 
 
@@ -144,7 +146,8 @@ def _identity(row: PlanRow) -> tuple[object, ...]:
 
 
 def _strategy(row: PlanRow) -> str:
-    return row.strategy + (f" ({row.precision})" if row.precision != "fp32" else "")
+    is_usual = row.precision in ("fp32", PRECISION)
+    return row.strategy + ("" if is_usual else f" ({row.precision})")
 
 
 def _time(prediction: Prediction) -> Value:

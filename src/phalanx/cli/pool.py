@@ -25,7 +25,7 @@ from phalanx.report.document import Block
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from phalanx.agent.ssh import Fault
+    from phalanx.agent.line import Fault
     from phalanx.pool.inventory import Inventory
     from phalanx.pool.probe import PoolProbe, ProbeOptions
     from phalanx.spec.pool import PoolSpec
@@ -147,7 +147,7 @@ def _show(
 
 
 def _error_for(faults: Sequence[Fault], num_machines: int) -> PhalanxError:
-    from phalanx.agent.ssh import MISTAKES
+    from phalanx.agent.line import MISTAKES
 
     # A mistake in a file is bad input; a machine that is down is not.
     kind = SpecError if all(one.kind in MISTAKES for one in faults) else LaunchError

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from phalanx.agent.ssh import Fault
+from phalanx.agent.line import Fault
 from phalanx.pool.inventory import Inventory, Member, differences
 from phalanx.pool.selection import Selection
 from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate

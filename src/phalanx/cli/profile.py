@@ -16,6 +16,7 @@ from phalanx.cli.options import (
     argument,
     examples,
     option,
+    run_names,
     wanted,
 )
 from phalanx.cli.screen import open_console
@@ -44,7 +45,8 @@ RulesOption = Annotated[
     Path | None, option("FILE", "Rules that assign operators to groups, in YAML.")
 ]
 AgainstOption = Annotated[
-    str | None, option("RUN", "Compare with this profiled run (A); the target is B.")
+    str | None,
+    option("RUN", "Compare with this profiled run (A); the target is B.", autocompletion=run_names),
 ]
 OutputOption = Annotated[
     Path | None,

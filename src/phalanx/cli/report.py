@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from phalanx.cli.options import QuietOption, RunsOption, argument, examples, option
+from phalanx.cli.options import QuietOption, RunsOption, argument, examples, option, run_names
 from phalanx.cli.screen import open_console
 from phalanx.cli.settings import runs_root
 from phalanx.errors import SpecError
+from phalanx.report.format import count_noun
+
+# Recommendations that fit on a screen; the page has all.
+_MOST_TASKS = 5
 
 EXAMPLES = examples(
     "phalanx report runs/study-digits",
@@ -26,6 +30,7 @@ def report(
         argument(
             "STUDY_OR_RUNS...",
             "Names or directories of studies and runs, or directories of runs.",
+            autocompletion=run_names,
         ),
     ],
     output: Annotated[Path, option("FILE", "HTML page to write.", "--output", "-o")] = Path(
@@ -80,8 +85,12 @@ def report(
     if quiet:
         return
     console = open_console()
-    for sentence in document.advice:
+    for sentence in document.advice[:_MOST_TASKS]:
         console.print(sentence, markup=False)
+        console.print()
+    more = len(document.advice) - _MOST_TASKS
+    if more > 0:
+        console.print(f"and {count_noun(more, 'task')} more, on the page", markup=False)
         console.print()
     written = [output, *([markdown] if markdown else []), *([csv] if csv else [])]
     console.print(f"written: {', '.join(str(path) for path in written)}", markup=False)

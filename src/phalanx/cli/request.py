@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phalanx.cli.settings import fits_to_load
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
@@ -132,9 +133,14 @@ def request_run(
     def start(observers: Sequence[Observer]) -> Summary:
         # Takes a third of a second, during which a fork server imports too.
         from phalanx import api
+        from phalanx.launch.thread_choice import fit_threads
 
+        is_local = machines is None and launch in (None, "local")
+        # A plan has predicted its own threads.
+        fits = is_local and plan is None and fits_to_load()
+        fitted, notes = fit_threads(job) if fits else (job, ())
         return api.train(
-            job,
+            fitted,
             runs=places.runs,
             data_root=places.data,
             cache_root=places.cache,
@@ -143,6 +149,7 @@ def request_run(
             machines=machines,
             launch=launch,
             force=force,
+            notes=notes,
             on_progress=_tell(observers),
         )
 
@@ -173,13 +180,40 @@ class ScriptRequest:
 
     script: Path | None
     args: tuple[str, ...]
-    name: str | None
+    name: str | None = None
+
+    def check_plan(self, path: Path, plan: Plan) -> None:
+        """Refuse to run another script, or other arguments, than a plan was made for.
+
+        Raises:
+            SpecError: It was.
+        """
+        program = plan.job.get("program")
+        if not program:
+            raise SpecError(f"{path} is the plan of a job file; run it by `phalanx train --plan`")
+        script, args = Path(program["script"]), tuple(program["args"])
+        if self.script is None:
+            return
+        if self.script.resolve() != script.resolve() or (self.args and self.args != args):
+            planned = " ".join([str(script), *args])
+            raise SpecError(
+                f"{path} was made for `{planned}`; leave out the script, or make another plan"
+            )
 
 
 def new_script_run(
     wanted: ScriptRequest, places: Places, overrides: Sequence[str], options: MachineOptions
 ) -> TrainRequest:
     """Request a new run of the user's own script.
+
+    Raises:
+        SpecError: There is no such script, or a setting is wrong.
+    """
+    return run_of_job(job_of_script(wanted, overrides), places, options)
+
+
+def job_of_script(wanted: ScriptRequest, overrides: Sequence[str]) -> JobSpec:
+    """Return the job that runs the user's own script.
 
     Raises:
         SpecError: There is no such script, or a setting is wrong.
@@ -194,10 +228,14 @@ def new_script_run(
         )
     if not script.is_file():
         raise SpecError(f"there is no script {script}")
+    if script.suffix in (".yaml", ".yml"):
+        raise SpecError(
+            f"{script} is a job file, not a script; train it with `phalanx train {script}`"
+        )
     usual = re.sub(r"[^A-Za-z0-9_.-]", "-", script.stem).lstrip(".-")[:80] or "script"
     program = {"script": str(script), "args": list(wanted.args)}
     mapping = {"name": wanted.name or usual, "program": program}
-    return run_of_job(job_from_mapping(mapping, overrides), places, options)
+    return job_from_mapping(mapping, overrides)
 
 
 def run_of_job(job: JobSpec, places: Places, options: MachineOptions) -> TrainRequest:
@@ -205,13 +243,22 @@ def run_of_job(job: JobSpec, places: Places, options: MachineOptions) -> TrainRe
     if options.pool is None:
         options.refuse_without_pool()
         return request_run(job, places, launch=options.launch, force=options.force)
+    from phalanx.cli.requeue import restarted_run
     from phalanx.launch.base import PoolRequest
     from phalanx.launch.provision import fill_workers
+    from phalanx.pool.scheduler import lease_of
 
     spec = options.choose(options.pool)
+    lease = lease_of(spec)
+    if (before := restarted_run(lease, places.runs)) is not None:
+        return resumption(before, places.runs, (), options)
     job = fill_workers(job, spec, shrink=options.shrink)
-    source = str(options.pool.resolve())
-    machines = PoolRequest(pool=spec, source=source, build_env=options.build_env)
+    machines = PoolRequest(
+        pool=spec,
+        source=str(options.pool.resolve()),
+        build_env=options.build_env,
+        lease=lease.name if lease is not None else None,
+    )
     return request_run(job, places, machines=machines, launch=options.launch)
 
 
@@ -219,11 +266,12 @@ def planned_run(
     path: Path,
     places: Places,
     *,
-    job_path: Path | None,
+    job_path: Path | None = None,
+    script: ScriptRequest | None = None,
     overrides: Sequence[str],
     options: MachineOptions,
 ) -> TrainRequest:
-    """Request the run that a plan has chosen.
+    """Request the run that a plan has chosen; of a script, it may be named once more.
 
     Raises:
         SpecError: The file is not a plan, or contradicts the other options.
@@ -242,6 +290,8 @@ def planned_run(
             "a new plan with --set"
         )
     plan = read_plan(path)
+    if script is not None:
+        script.check_plan(path, plan)
     pool = options.pool or (Path(plan.pool) if plan.pool is not None else None)
     if pool is None:
         options.refuse_without_pool()
@@ -308,10 +358,13 @@ def _where_to_go_on(
     from phalanx.cli.machines import request_of_plan
     from phalanx.launch.base import PoolRequest
     from phalanx.plan.planfile import plan_of_run
+    from phalanx.pool.scheduler import lease_of
 
     path = options.pool or Path(str(manifest.pool))
-    names = None if options.pool is not None else manifest.machines
-    spec = options.choose(path, names)
+    # A scheduler may lend others this time.
+    is_same = options.pool is None and manifest.lease is None
+    spec = options.choose(path, manifest.machines if is_same else None)
+    lease = lease_of(spec)
     build_env = options.build_env or manifest.build_env
     plan = plan_of_run(run)
     titles = {one.title for one in spec.machines}
@@ -320,7 +373,13 @@ def _where_to_go_on(
     slots = sum(one.slots for one in spec.machines)
     if options.shrink and job.workers > slots:
         overrides = [*overrides, f"workers={slots}"]
-    return PoolRequest(pool=spec, source=str(path.resolve()), build_env=build_env), overrides
+    machines = PoolRequest(
+        pool=spec,
+        source=str(path.resolve()),
+        build_env=build_env,
+        lease=lease.name if lease is not None else None,
+    )
+    return machines, overrides
 
 
 def refuse_with_resume(name: str, *, job_path: Path | None, data: Path | None) -> None:

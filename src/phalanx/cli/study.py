@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phalanx.cli import output
+from phalanx.cli.machines import planned_pool
 from phalanx.cli.options import (
     DataOption,
     FormatOption,
@@ -17,14 +18,17 @@ from phalanx.cli.options import (
     RetryOption,
     RunsOption,
     StudyArgument,
+    WithoutOption,
     argument,
     examples,
     flag,
     option,
     wanted,
 )
+from phalanx.cli.request import MachineOptions
 from phalanx.cli.screen import open_console
 from phalanx.cli.settings import cache_root, data_root, runs_root
+from phalanx.cli.train import BuildOption, SelectOption
 from phalanx.errors import ExitCode, SpecError
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ RUN_EXAMPLES = examples(
     "phalanx study run study.yaml --dry-run",
     "phalanx study run study.yaml --to results/first --repeats 5",
     "phalanx study run study.yaml --set job.epochs=2 --budget 20min",
+    "phalanx study run study.yaml --pool pool.yaml",
 )
 RESUME_EXAMPLES = examples(
     "phalanx study resume digits",
@@ -52,6 +57,9 @@ SHOW_EXAMPLES = examples(
 RepeatsOption = Annotated[int | None, option("N", "Runs per cell, each with another seed.", min=1)]
 ParallelOption = Annotated[
     str | None, option("N", "Concurrent runs, each on its own cores, or 'auto'.")
+]
+PoolOption = Annotated[
+    Path | None, option("FILE", "Run on the machines of a pool \\[default: the study's].")
 ]
 BudgetOption = Annotated[
     str | None, option("TIME", "Time budget: start no run that would end later, e.g. 20min, 2h.")
@@ -71,6 +79,10 @@ def run(
     repeats: RepeatsOption = None,
     parallel: ParallelOption = None,
     budget: BudgetOption = None,
+    pool: PoolOption = None,
+    select: SelectOption = None,
+    without: WithoutOption = None,
+    build_env: BuildOption = False,
     data: DataOption = None,
     dry_run: Annotated[
         bool, flag("Show cells and number of runs; start nothing.", "--dry-run")
@@ -86,15 +98,25 @@ def run(
     overrides = [*(settings or ())]
     overrides += [f"{key}={value}" for key, value in short.items() if value is not None]
     file = load_study(study, overrides)
+    machines = planned_pool(
+        MachineOptions(pool=pool, select=select, without=tuple(without or ()), build_env=build_env)
+    )
     if dry_run:
         from phalanx.cli.study_table import plan_blocks
 
-        manifest = plan_study(file, data_root=data_root(data), cache_root=cache_root())
+        manifest = plan_study(
+            file, data_root=data_root(data), cache_root=cache_root(), pool=machines
+        )
         output.print_blocks(open_console(), plan_blocks(manifest))
         return
     place = to or runs_root() / f"study-{file.spec.study}"
     start = partial(
-        api.run_study, file, to=place, data_root=data_root(data), cache_root=cache_root()
+        api.run_study,
+        file,
+        to=place,
+        data_root=data_root(data),
+        cache_root=cache_root(),
+        pool=machines,
     )
     _carry_out(start, quiet=quiet)
 
@@ -178,6 +200,7 @@ def _carry_out(start: Callable[..., StudyOutcome], *, quiet: bool) -> None:
         output.print_blocks(console, study_blocks(outcome.study))
         budget_s = outcome.study.manifest().budget_s
         if outcome.unfinished > 0 and budget_s is not None:
-            output.print_blocks(console, [budget_line(outcome.unfinished, budget_s)])
+            path = outcome.study.path
+            output.print_blocks(console, [budget_line(outcome.unfinished, budget_s, path)])
     if outcome.failed:
         raise typer.Exit(ExitCode.FAILED)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from phalanx.records.study import PlannedRepeats, StudyDir, StudyManifest, Trial
+from phalanx.records.study import (
+    PlannedRepeats,
+    StudyDir,
+    StudyManifest,
+    Trial,
+    on_other_machines,
+)
 from phalanx.report.document import Block, CellFormat, Column, Table, Value, line, tabulate, text
 from phalanx.report.format import (
     NOTHING,
@@ -55,13 +63,23 @@ def study_blocks(study: StudyDir) -> list[Block]:
     """Describe the results of a study so far."""
     manifest = study.manifest()
     trials = study.trials()
-    blocks: list[Block] = [line(manifest.title, "lead"), _result_table(study, manifest, trials)]
+    others = on_other_machines(trials)
+    compared = [trial for trial in trials if trial not in others]
+    blocks: list[Block] = [line(manifest.title, "lead"), _result_table(study, manifest, compared)]
     if manifest.gate is not None:
         blocks.append(_gate_table(_gate_results(study, manifest), manifest))
     blocks += [
         line(f"✗ {trial.cell} repeat {trial.repeat + 1} failed: {trial.cause}", "doubt")
         for trial in trials
         if trial.state == "failed"
+    ]
+    blocks += [
+        line(
+            f"✗ {trial.cell} repeat {trial.repeat + 1} is not compared: it had only "
+            f"{', '.join(trial.machines)}",
+            "doubt",
+        )
+        for trial in others
     ]
     return [*blocks, line(_end_line(study, manifest, trials), "note")]
 
@@ -104,12 +122,13 @@ def list_table(found: Sequence[StudyFacts]) -> Table:
     return tabulate("studies", found, columns)
 
 
-def budget_line(num_left: int, budget_s: float) -> Block:
-    """Say that the budget is why a study ended before its plan was complete."""
+def budget_line(num_left: int, budget_s: float, study: Path) -> Block:
+    """Say that the budget is why a study ended before its plan was complete, and what goes on."""
+    command = f"phalanx study resume {shlex.quote(str(study))} --budget {2 * budget_s:.0f}s"
     left = count_noun(num_left, "run")
     return line(
         f"stopped because of the budget of {format_duration(budget_s)}: {left} of the plan left; "
-        "`phalanx study resume STUDY --budget TIME` allows more",
+        f"`{command}` allows as much again",
         "doubt",
     )
 
@@ -243,5 +262,5 @@ def _end_line(study: StudyDir, manifest: StudyManifest, trials: Sequence[Trial])
     least = _least(manifest)
     line = f"{count_noun(len(trials), 'run')} of at least {least}: {study.path}"
     if len(trials) < least:
-        line += f"; continue with `phalanx study resume {study.path}`"
+        line += f"; continue with `phalanx study resume {shlex.quote(str(study.path))}`"
     return line

@@ -18,6 +18,7 @@ from rich.text import Text
 from phalanx.cli.screen import BAR_DONE_STYLE, BAR_STYLE, WARNING_STYLE, open_live
 from phalanx.records.study import StudyDir, StudyManifest, Trial
 from phalanx.report.format import count_noun, format_duration, format_percent
+from phalanx.study.places import TrialPlace
 from phalanx.study.runner import RunningTrial, StudyObserver
 from phalanx.study.stopping import StudyEstimate
 
@@ -46,6 +47,12 @@ class PlainStudyView(StudyObserver, AbstractContextManager["PlainStudyView"]):
     def trial_ended(self, trial: Trial, outlook: StudyEstimate) -> None:
         """Write the result and the estimated time of the rest."""
         self.write(describe_trial(trial, outlook))
+
+    def trial_put_off(self, trial: Trial, left: TrialPlace) -> None:
+        """Write which machine was lost, and on which the trial begins anew."""
+        name = " ".join(f"{axis}={label}" for axis, label in trial.settings.items())
+        again = f"begins anew on {', '.join(left.machines)}"
+        self.write(Text(f"{name}  seed {trial.seed}  {again}: {trial.cause}", WARNING_STYLE))
 
     def write(self, line: Text) -> None:
         """Write one line, unwrapped."""
@@ -115,12 +122,14 @@ def _bars(running: Sequence[RunningTrial], outlook: StudyEstimate) -> Table:
         left,
     )
     for trial in running:
-        cores = ",".join(str(core) for core in trial.cores[:8])
+        place = ", ".join(trial.place.machines[:8]) or (
+            f"cores {','.join(str(core) for core in trial.place.cores[:8])}"
+        )
         table.add_row(
             Text(f"{trial.planned.cell} r{trial.planned.repeat + 1}", no_wrap=True),
             _bar(trial.share, BAR_STYLE),
             f"{format_percent(trial.share)} {trial.activity}",
-            f"{format_duration(trial.elapsed_s)}, cores {cores}",
+            f"{format_duration(trial.elapsed_s)}, {place}",
         )
     return table
 

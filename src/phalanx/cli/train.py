@@ -22,6 +22,7 @@ from phalanx.cli.options import (
     flag,
     option,
     run_names,
+    strategy_names,
 )
 from phalanx.cli.request import (
     MachineOptions,
@@ -33,6 +34,7 @@ from phalanx.cli.request import (
     resumption,
     with_short_options,
 )
+from phalanx.cli.requeue import requeue_at_sigterm
 from phalanx.cli.settings import cache_root, data_root, runs_root
 
 if TYPE_CHECKING:
@@ -55,7 +57,9 @@ EXAMPLES = examples(
 JobArgument = Annotated[Path | None, argument("JOB", "Job file in YAML.", show_default=False)]
 WorkersOption = Annotated[int | None, option("N", "Short for --set workers=N.")]
 EpochsOption = Annotated[int | None, option("N", "Short for --set epochs=N.")]
-StrategyOption = Annotated[str | None, option("NAME", "Short for --set strategy=NAME.")]
+StrategyOption = Annotated[
+    str | None, option("NAME", "Short for --set strategy=NAME.", autocompletion=strategy_names)
+]
 SeedOption = Annotated[int | None, option("N", "Short for --set seed=N.")]
 ResumeOption = Annotated[
     str | None,
@@ -68,7 +72,9 @@ ResumeOption = Annotated[
 PlanOption = Annotated[
     Path | None, option("FILE", "Run the plan that `phalanx plan -o FILE` wrote.", "--plan")
 ]
-PoolOption = Annotated[Path | None, option("FILE", "Train on the machines of a pool over ssh.")]
+PoolOption = Annotated[
+    Path | None, option("FILE", "Train on the machines of a pool, over ssh or by its scheduler.")
+]
 SelectOption = Annotated[str | None, option("NAME", f"{POLICIES} of the pool's machines.")]
 LaunchOption = Annotated[
     str | None,
@@ -172,6 +178,8 @@ def run_command(
             return
         if not request.can_fork:
             warm.close()
+        if request.is_local and not as_json and not quiet:
+            _warn_of_crowd(request.job)
         summary = _carry_out_or_ask(request_with, request, options, plain=as_json, quiet=quiet)
     if as_json:
         from phalanx.cli.output import print_json
@@ -183,7 +191,7 @@ def follow(request: TrainRequest, console: Console, *, plain: bool = False) -> S
     """Execute a run and show its progress."""
     from phalanx.cli.progress import choose_view
 
-    with choose_view(console, plain=plain) as view:
+    with requeue_at_sigterm(request.machines), choose_view(console, plain=plain) as view:
         return request.start([view])
 
 
@@ -191,11 +199,29 @@ def _check(request: TrainRequest, data: Path, *, force: bool) -> None:
     """Refuse what a run would refuse before its first process."""
     if force or not request.is_local:
         return
-    from phalanx.launch.job_check import check_job, check_sizes, usable_cores
+    from phalanx.data.sources import open_source
+    from phalanx.errors import DataError
+    from phalanx.launch.job_check import check_fit, check_sizes, usable_cores
+    from phalanx.spec.data import SOURCES
 
     check_sizes(request.job, usable_cores())
-    found = check_job(request.job, data_root=data, cache_root=cache_root())
-    for note in found.notes:
+    _warn_of_crowd(request.job)
+    if request.job.data.name in SOURCES.built_in:
+        try:
+            open_source(request.job.data, data_root=data)
+        except DataError as error:
+            # The job itself may be right: a data set can be fetched later.
+            _warn(str(error))
+            return
+    for note in check_fit(request.job, data_root=data, cache_root=cache_root()):
+        _warn(note)
+
+
+def _warn_of_crowd(job: JobSpec) -> None:
+    from phalanx.launch.job_check import crowding_note, usable_cores
+
+    note = crowding_note(job, usable_cores())
+    if note is not None:
         _warn(note)
 
 
@@ -254,7 +280,8 @@ def _asks_without(error: MachinesUnfit, names: Sequence[str]) -> bool:
 
 def _carry_out(request: TrainRequest, *, plain_stderr: bool, quiet: bool) -> Summary:
     if quiet:
-        return request.start([])
+        with requeue_at_sigterm(request.machines):
+            return request.start([])
     from phalanx.cli.output import print_blocks
     from phalanx.cli.result import collect_warnings, result_blocks
     from phalanx.cli.screen import open_console

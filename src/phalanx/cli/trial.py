@@ -22,6 +22,7 @@ from phalanx.study.messages import News, RunBegun, RunEnded, RunMoved, TrialOrde
 
 if TYPE_CHECKING:
     from phalanx.control.progress import Observer
+    from phalanx.launch.base import PoolRequest
 
 # From losing the study until the process exits without having ended its workers one by one; their
 # lifelines end them.
@@ -37,16 +38,17 @@ def main() -> int:
     messages = _MessagePipe(os.dup(sys.stdout.fileno()))
     # The study parses standard output: what a library prints must go to the log instead.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    code, cause = _carry_out(order, messages)
-    messages.send(RunEnded(exit_code=code, cause=cause))
-    return code
+    ended = _carry_out(order, messages)
+    messages.send(ended)
+    return ended.exit_code
 
 
-def _carry_out(order: TrialOrder, messages: _MessagePipe) -> tuple[int, str | None]:
+def _carry_out(order: TrialOrder, messages: _MessagePipe) -> RunEnded:
     from phalanx import api
     from phalanx.launch.fork_server import use_fork_server
     from phalanx.spec.loader import job_from_mapping
 
+    lost: list[str] = []
     try:
         use_fork_server(order.fork_server)
         api.train(
@@ -54,14 +56,26 @@ def _carry_out(order: TrialOrder, messages: _MessagePipe) -> tuple[int, str | No
             runs=Path(order.runs),
             data_root=Path(order.data_root),
             cache_root=Path(order.cache_root),
-            observers=[_reporter(messages)],
+            observers=[_reporter(messages, lost)],
+            machines=_machines(order),
         )
     except PhalanxError as error:
-        return error.exit_code, str(error)
+        lost += filter(None, [error.facts.get("lost_machine"), *error.facts.get("faults", ())])
+        return RunEnded(exit_code=error.exit_code, cause=str(error), lost_machines=lost)
     except Exception as error:  # the process boundary: the study goes on with the next trial
         traceback.print_exc()
-        return ExitCode.FAILED, f"{type(error).__name__}: {error}"
-    return ExitCode.OK, None
+        return RunEnded(exit_code=ExitCode.FAILED, cause=f"{type(error).__name__}: {error}")
+    return RunEnded(exit_code=ExitCode.OK, lost_machines=lost)
+
+
+def _machines(order: TrialOrder) -> PoolRequest | None:
+    if not order.pool:
+        return None
+    from phalanx.cli.machines import read_pool, reduce_pool
+    from phalanx.launch.base import PoolRequest
+
+    pool = reduce_pool(read_pool(Path(order.pool)), order.machines)
+    return PoolRequest(pool=pool, source=order.pool, build_env=order.build_env or pool.build_env)
 
 
 class _MessagePipe:
@@ -75,9 +89,9 @@ class _MessagePipe:
             os.write(self._descriptor, msgspec.json.encode(message) + b"\n")
 
 
-def _reporter(messages: _MessagePipe) -> Observer:
-    """Return an observer that reports the run to the study; runs record the rest themselves."""
-    from phalanx.control.progress import Observer, RunProgress
+def _reporter(messages: _MessagePipe, lost: list[str]) -> Observer:
+    """Return an observer that reports the run to the study, and collects machines that it loses."""
+    from phalanx.control.progress import Observer, ProcessLoss, RunProgress
 
     class Reporter(Observer):
         next_s = 0.0
@@ -103,8 +117,10 @@ def _reporter(messages: _MessagePipe) -> Observer:
         def run_finished(self, summary: object) -> None:
             """Do nothing: `main` reports the end."""
 
-        def process_lost(self, loss: object) -> None:
-            """Do nothing: the run records it."""
+        def process_lost(self, loss: ProcessLoss) -> None:
+            """Note the machine that is gone; the run itself goes on."""
+            if loss.machine and loss.machine not in lost:
+                lost.append(loss.machine)
 
         def noted(self, message: str) -> None:
             """Do nothing: the run records it."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from phalanx.cli import output
+from phalanx.cli.machines import planned_pool
 from phalanx.cli.options import (
     DataOption,
     FormatOption,
@@ -18,13 +19,16 @@ from phalanx.cli.options import (
     RetryOption,
     SetOption,
     StudyArgument,
+    WithoutOption,
     examples,
     option,
     wanted,
 )
+from phalanx.cli.request import MachineOptions
 from phalanx.cli.screen import open_console
 from phalanx.cli.settings import cache_root, data_root, runs_root
-from phalanx.cli.study import ParallelOption, core_sets_of
+from phalanx.cli.study import ParallelOption, PoolOption, core_sets_of
+from phalanx.cli.train import BuildOption, SelectOption
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
@@ -71,6 +75,10 @@ def switch(
     ] = None,
     settings: SetOption = None,
     parallel: ParallelOption = None,
+    pool: PoolOption = None,
+    select: SelectOption = None,
+    without: WithoutOption = None,
+    build_env: BuildOption = False,
     data: DataOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -96,6 +104,11 @@ def switch(
         data_root=data_root(data),
         cache_root=cache_root(),
         parallel=1 if parallel is None else core_sets_of(parallel),
+        pool=planned_pool(
+            MachineOptions(
+                pool=pool, select=select, without=tuple(without or ()), build_env=build_env
+            )
+        ),
     )
     place = to or runs_root() / f"tune-{spec.name}"
     _carry_out(partial(api.tune_switch, request, to=place), quiet=quiet)

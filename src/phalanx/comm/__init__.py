@@ -1,1 +1,1 @@
-"""GROUP COMMUNICATION: collectives over all workers of a run, and compression of gradients."""
+"""GROUP COMMUNICATION: collectives over all workers of a run, and numbers in few bits."""

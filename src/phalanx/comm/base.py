@@ -1,4 +1,4 @@
-"""Define the interface of collectives; `comm` implements it on torch.distributed.
+"""Define the interface of collectives; `mesh` and `gloo` implement it.
 
 All workers must make the same calls in the same order. Every call has the deadline that the
 collective was made with, and raises `PeerError` when a worker is gone or the deadline passes.
@@ -30,7 +30,7 @@ class Collective(ABC):
     Attributes:
         rank: This worker's index in the group.
         size: Number of workers in the group.
-        sent_bytes: Bytes that this worker has sent so far, by the algorithm's formula.
+        sent_bytes: Bytes that this worker has sent so far, counted or by the algorithm's formula.
     """
 
     rank: int
@@ -50,6 +50,10 @@ class Collective(ABC):
         """Return the tensors of all workers, by rank; all must have the same shape."""
 
     @abstractmethod
+    def all_to_all(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Send each row to the worker of its rank; return the rows received, by rank."""
+
+    @abstractmethod
     def start_send(self, tensor: torch.Tensor, *, target: int, tag: int) -> Pending:
         """Start to send a tensor to one worker; do not change it until done.
 
@@ -63,6 +67,10 @@ class Collective(ABC):
     @abstractmethod
     def close(self) -> None:
         """Leave the group; nothing may be called afterwards."""
+
+    def count_beside(self, num_bytes: int) -> None:
+        """Count bytes that this worker has sent to the group by other connections."""
+        self.sent_bytes += num_bytes
 
     def all_reduce(self, tensor: torch.Tensor, reduction: Reduction = "sum") -> None:
         """Reduce a tensor over all workers, in place."""

@@ -26,6 +26,8 @@ _OPERATIONS = {
 }
 # Gloo runs each collective in one thread; with two, one sends while the other reduces.
 _NUM_THREADS = 2
+# Beyond the tags of a split network's messages.
+_ALL_TO_ALL = 1 << 30
 
 
 class GlooCollective(Collective):
@@ -61,6 +63,11 @@ class GlooCollective(Collective):
         except RuntimeError as error:
             raise PeerError(f"the group of {size} workers did not form: {error}") from error
 
+    @property
+    def process_group(self) -> ProcessGroupGloo:
+        """The group as torch knows it."""
+        return self._group
+
     @override
     def start_all_reduce(self, tensor: torch.Tensor, reduction: Reduction = "sum") -> Pending:
         options = dist.AllreduceOptions()
@@ -94,6 +101,18 @@ class GlooCollective(Collective):
             "all-gather",
         ).wait()
         return parts
+
+    @override
+    def all_to_all(self, tensor: torch.Tensor) -> torch.Tensor:
+        received = torch.empty_like(tensor)
+        received[self.rank].copy_(tensor[self.rank])
+        # One partner each way at a time: a switch drops what several senders push to one port.
+        for distance in range(1, self.size):
+            target, source = (self.rank + distance) % self.size, (self.rank - distance) % self.size
+            sent = self.start_send(tensor[target], target=target, tag=_ALL_TO_ALL)
+            self.start_receive(received[source], source=source, tag=_ALL_TO_ALL).wait()
+            sent.wait()
+        return received
 
     @override
     def start_send(self, tensor: torch.Tensor, *, target: int, tag: int) -> Pending:

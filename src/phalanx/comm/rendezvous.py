@@ -1,4 +1,4 @@
-"""Rendezvous store for Gloo over the run's control channel.
+"""Rendezvous of groups over the run's control channel: cards of members, and a store for Gloo.
 
 torch's usual store is an open TCP port that anyone may write to. This one passes addresses through
 the authenticated channel to the controller, so strangers never learn them.
@@ -6,11 +6,13 @@ the authenticated channel to the controller, so strangers never learn them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
 import torch.distributed as dist
 
+from phalanx.comm.pairing import MemberCard
 from phalanx.wire.deadline import Deadline
 
 
@@ -22,6 +24,27 @@ class RendezvousChannel(Protocol):
 
     def get(self, key: str, deadline: Deadline) -> bytes:
         """Wait for a value."""
+
+
+def swap_cards(
+    channel: RendezvousChannel,
+    group: str,
+    own: MemberCard,
+    members: Sequence[str],
+    deadline: Deadline,
+) -> dict[int, MemberCard]:
+    """Publish this member's card and return those of the others, by rank.
+
+    Raises:
+        TimeoutExpired: One did not come in time; the error names it.
+    """
+    channel.put(f"{group}/{own.name}", own.pack())
+    cards = {}
+    for rank, name in enumerate(members):
+        if name != own.name:
+            deadline.activity = f"{name} to join"
+            cards[rank] = MemberCard.unpack(channel.get(f"{group}/{name}", deadline))
+    return cards
 
 
 class RendezvousStore(dist.Store):  # type: ignore[misc, name-defined]  # no stubs in torch

@@ -122,8 +122,11 @@ class ConsistencyPolicy:
         if known is not None and not known.present:
             if self._knows_clocks:
                 return known.enters
-            # Those that are back at a restored server have brought their clocks along.
-            return min((one.done for one in self._workers.values() if one.present), default=0)
+            # Those that are back at a restored server have brought their clocks along. Before they
+            # are, the updates tell about how many pushes each had made: a newcomer that began at 0
+            # would hold back all others until it had made up for these.
+            pushes = self.version * (self.rule.gather or 1) // len(self._workers)
+            return min((one.done for one in self._workers.values() if one.present), default=pushes)
         if not self.rule.barrier:
             return self.min_clock
         if self._resting:

@@ -321,7 +321,7 @@ class Controller:
             cause = f"{failure.cause}; no machine has room for its successor"
             raise RunFailed(cause, **(final.facts | {"exit_code": ExitCode.WORKER_LOST}))
         self._log.record(Decision(what=what, reason=f"{failure.cause}; {remedy}", rank=rank))
-        loss = ProcessLoss(name, failure.cause, remedy)
+        loss = ProcessLoss(name, failure.cause, remedy, failure.lost_machine)
         self._notify(lambda one: one.process_lost(loss))
 
     def _with_pause(self, failure: ProcessFailure) -> ProcessFailure:

@@ -25,7 +25,13 @@ from phalanx.wire.parameter_server import (
     SnapshotTaken,
     WorkDone,
 )
-from phalanx.wire.program import ScriptDeclared, ScriptPrinted
+from phalanx.wire.program import (
+    ScriptDeclared,
+    ScriptEvaluated,
+    ScriptFigures,
+    ScriptPrinted,
+    ScriptSaved,
+)
 from phalanx.wire.relay import ProcessNote, SendToProcess
 from phalanx.wire.split import PlacementReport
 from phalanx.wire.switch import HandedOver, PhaseBegun, PhaseIdle, WindowReport
@@ -63,6 +69,9 @@ SENDERS: Mapping[type, frozenset[str]] = {
     ProcessNote: _ALL,
     ScriptDeclared: _ALL,
     ScriptPrinted: _WORKER,
+    ScriptFigures: _WORKER,
+    ScriptEvaluated: _WORKER,
+    ScriptSaved: _WORKER,
 }
 """Roles that may send each message to a coordinator."""
 

@@ -47,6 +47,8 @@ class ProcessLoss:
     cause: str
     remedy: str
     """What becomes of it: started again, where and when, or left out."""
+    machine: str = ""
+    """The machine that it was lost with; empty: the process alone was lost."""
 
 
 class Observer(Protocol):

@@ -1,20 +1,27 @@
-"""Coordinate workers that run the user's script: learn from it what a job file would say."""
+"""Coordinate processes that run the user's script: learn from it what a job file would say.
+
+The strategy's own coordinator does everything else. It is made again, of the completed job, when
+the first process has declared: until then no process has said anything to it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 from typing_extensions import override
 
-from phalanx.control.coordinator import ControllerApi
+from phalanx.control.coordinator import Awaited, ControllerApi, Coordinator, Process
 from phalanx.control.failure_policy import ProcessFacts, ProcessFailure, RunVerdict
-from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.errors import ExitCode
 from phalanx.records.position import Position
-from phalanx.spec.data import BatchSpec
+from phalanx.records.summary import ServingSummary
 from phalanx.spec.job import JobSpec
-from phalanx.wire.messages import FromWorker
+from phalanx.spec.kinds import kind_of
+from phalanx.spec.program import complete_job
+from phalanx.spec.registry import load
+from phalanx.wire.messages import FromWorker, RunOutcome
 from phalanx.wire.program import ScriptDeclared, ScriptPrinted
 
 _WORDS = {
@@ -23,22 +30,52 @@ _WORDS = {
     "num_samples": "samples per epoch",
     "num_parameters": "parameters",
     "digest": "parameters, by name and shape",
-    "order": "an order of samples",
+    "order": "orders of samples",
 }
 
 
-class ScriptCoordinator(SynchronousCoordinator):
-    """Coordinate a group of workers whose script must declare the same on all of them."""
+class ScriptCoordinator(Coordinator):
+    """Coordinate processes whose script must declare the same on all of them.
 
-    def __init__(self, job: JobSpec, api: ControllerApi) -> None:
-        super().__init__(job, api)
+    Args:
+        job: The job, without what its script says.
+        api: Acts.
+        found: Position of the checkpoint to resume; None: the run begins.
+    """
+
+    def __init__(self, job: JobSpec, api: ControllerApi, found: Position | None) -> None:
+        self._job = job
+        self._api = api
+        self._found = found
         self._declared: dict[str, ScriptDeclared] = {}
         self._difference: ProcessFailure | None = None
+        self._has_begun = False
+        self._follow(job)
+
+    def _follow(self, job: JobSpec) -> None:
+        """Leave the run to the coordinator of the job's strategy."""
+        kind = cast(type[Coordinator], load(kind_of(job.strategy).coordinator))
+        self._strategy = kind.begin(job, self._api, self._found)
+        self.times, self.switches = self._strategy.times, self._strategy.switches
 
     @classmethod
     @override
     def begin(cls, job: JobSpec, api: ControllerApi, found: Position | None) -> ScriptCoordinator:
-        return cls(job, api)
+        return cls(job, api, found)
+
+    @property
+    @override
+    def serving(self) -> ServingSummary | None:
+        return self._strategy.serving
+
+    @property
+    @override
+    def can_shrink(self) -> bool:
+        return self._strategy.can_shrink
+
+    @override
+    def processes(self) -> Sequence[Process]:
+        return self._strategy.processes()
 
     @override
     def take(self, process: str, message: FromWorker) -> None:
@@ -47,17 +84,40 @@ class ScriptCoordinator(SynchronousCoordinator):
         elif isinstance(message, ScriptDeclared):
             self._take_declaration(process, message)
         else:
-            super().take(process, message)
+            self._strategy.take(process, message)
 
     @override
     def judge(self, processes: Sequence[ProcessFacts]) -> RunVerdict:
         if self._difference is not None:
             return RunVerdict(failure=self._difference)
-        return super().judge(processes)
+        return self._strategy.judge(processes)
+
+    @override
+    def awaited(self) -> Sequence[Awaited]:
+        return self._strategy.awaited()
+
+    @override
+    def left(self, process: str) -> None:
+        self._declared.pop(process, None)
+        self._strategy.left(process)
+
+    @override
+    def resize(self, num_workers: int) -> Sequence[Process]:
+        # A script has been told how many workers there are.
+        return ()
+
+    @override
+    def outcome(self) -> RunOutcome:
+        outcome = self._strategy.outcome()
+        self.times = self._strategy.times
+        return outcome
 
     def _take_declaration(self, process: str, message: ScriptDeclared) -> None:
-        if not self._declared:
-            self._api.declare(complete_job(self._job, message))
+        if not self._has_begun:
+            self._has_begun = True
+            job = complete_job(self._job, epochs=message.epochs, global_batch=message.global_batch)
+            self._api.declare(job)
+            self._follow(job)
         for other, before in self._declared.items():
             what = _difference(before, message)
             if what is not None and self._difference is None:
@@ -70,12 +130,6 @@ class ScriptCoordinator(SynchronousCoordinator):
                     ExitCode.BAD_INPUT,
                 )
         self._declared[process] = message
-
-
-def complete_job(job: JobSpec, declared: ScriptDeclared) -> JobSpec:
-    """Return the job with what its script has declared."""
-    batch = BatchSpec.model_validate({"global": declared.global_batch})
-    return job.model_copy(update={"epochs": declared.epochs, "batch": batch})
 
 
 def _difference(one: ScriptDeclared, other: ScriptDeclared) -> str | None:

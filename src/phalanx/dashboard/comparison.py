@@ -40,15 +40,20 @@ def comparison_sections(lives: Sequence[LiveRun]) -> list[Section]:
     styles = series_styles(list(names.values()))
     legend = [Swatch(label=name, colour=one.colour, dash=one.dash) for name, one in styles.items()]
     seconds = axis("seconds", "training time, s", scale={"zero": True})
+    counted = [
+        axis("updates", "updates", scale={"zero": True}),
+        axis("samples", "samples seen", scale={"zero": True}),
+    ]
     panels = []
     for title, key, scale, unit in _CURVES:
         rows = _rows(lives, names, key, scale)
         own = {name: one for name, one in styles.items() if any(r["series"] == name for r in rows)}
         if rows:
-            y = axis("value", f"{title}{unit}")
+            y, epochs = axis("value", f"{title}{unit}"), epoch_axis(rows)
+            choices = [epochs, *counted, seconds]
             panels += [
-                Panel(title=f"{title} by epoch", spec=lines(rows, own, epoch_axis(rows), y)),
-                Panel(title=f"{title} by training time", spec=lines(rows, own, seconds, y)),
+                Panel(title=f"{title} by {words}", spec=lines(rows, own, x, y, choices=choices))
+                for words, x in {"epoch": epochs, "training time": seconds}.items()
             ]
     blocks: list[Block] = [
         table_of("compared", "", [_row(live, names[live.run.path]) for live in lives])
@@ -74,6 +79,8 @@ def _rows(lives: Sequence[LiveRun], names: dict[Path, str], key: str, scale: flo
             "series": names[live.run.path],
             "epoch": one.epoch + 1,
             "seconds": finite(one.train_s),
+            "updates": one.updates,
+            "samples": one.samples,
             "value": finite(value * scale),
         }
         for live in lives

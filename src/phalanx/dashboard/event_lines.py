@@ -17,6 +17,7 @@ from phalanx.records.events import (
     Failure,
     Finished,
     Placed,
+    Refused,
     Resumed,
     ServerRestored,
     Started,
@@ -94,6 +95,11 @@ def _restored(event: ServerRestored) -> str:
     )
 
 
+def _refused(event: Refused) -> str:
+    counts = ", ".join(f"{count} {reason}" for reason, count in event.reasons.items())
+    return f"strangers at the group '{event.group}': {counts}"
+
+
 _WORDS: dict[type, tuple[str, Callable[[Any], str]]] = {
     Started: ("started", _started),
     Evaluation: ("evaluation", _evaluation),
@@ -111,6 +117,12 @@ _WORDS: dict[type, tuple[str, Callable[[Any], str]]] = {
     Decision: ("decision", lambda one: f"{one.what}: {one.reason}"),
     Failure: ("fault", _failure),
     Warned: ("warning", lambda one: one.message),
+    Refused: ("refused", _refused),
     Finished: ("finished", lambda one: one.state),
 }
-_MARKS: dict[type, Mark] = {Failure: "doubt", Warned: "doubt", ServerRestored: "doubt"}
+_MARKS: dict[type, Mark] = {
+    Failure: "doubt",
+    Warned: "doubt",
+    ServerRestored: "doubt",
+    Refused: "doubt",
+}

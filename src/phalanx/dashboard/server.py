@@ -31,7 +31,7 @@ from phalanx.dashboard.views import Describers, View, open_view
 from phalanx.errors import PhalanxError, SpecError, printable
 from phalanx.records.rundir import RunDir
 from phalanx.report.document import Section, line
-from phalanx.report.page import chart_config
+from phalanx.report.page import chart_config, interaction_script
 
 INTERVAL_S = 1.0
 LIBRARY_INTERVAL_S = 2.0
@@ -43,6 +43,7 @@ _FILES = {
     "blocks.js": "text/javascript",
     "charts.js": "text/javascript",
     "dom.js": "text/javascript",
+    "interact.js": "text/javascript",
     "list.js": "text/javascript",
     "logs.js": "text/javascript",
     "app.css": "text/css",
@@ -306,4 +307,6 @@ def _events(stream: AsyncIterator[bytes]) -> Response:
 
 
 def _asset(name: str) -> bytes:
+    if name == "interact.js":
+        return interaction_script()
     return resources.files("phalanx.dashboard").joinpath("assets", name).read_bytes()

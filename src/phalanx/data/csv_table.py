@@ -34,11 +34,26 @@ class CsvSource(FileSource):
         column = self._table[self._targets[0]]
         return tuple(sorted(set(column.tolist()))) if column.dtype.kind in "OU" else ()
 
+    @property
+    def has_targets(self) -> bool:
+        """Whether the file has the columns to learn; one with new samples may lack them."""
+        return all(name in self._table for name in self._targets)
+
     @override
     def chunks(self, part: PartName) -> Iterator[Samples]:
+        yield as_samples(
+            self.inputs(needed=self._targets), self._target_array(), origin=str(self._path)
+        )
+
+    def inputs(self, *, needed: tuple[str, ...] = ()) -> Array:
+        """Read the columns of inputs, of all rows in order.
+
+        Raises:
+            DataError: A column is missing, one of `needed` included, or holds text.
+        """
         table, settings = self._table, self._settings
         names = settings.columns or tuple(one for one in table if one not in self._targets)
-        for name in (*names, *self._targets):
+        for name in (*names, *needed):
             if name not in table:
                 raise DataError(
                     f"{self._path} has no column '{name}' (it has: {', '.join(table)}); name the "
@@ -54,8 +69,7 @@ class CsvSource(FileSource):
             )
         if not names:
             raise DataError(f"{self._path} has no columns besides the target", path=self._path)
-        inputs = np.stack([table[name].astype(np.float32) for name in names], axis=1)
-        yield as_samples(inputs, self._target_array(), origin=str(self._path))
+        return np.stack([table[name].astype(np.float32) for name in names], axis=1)
 
     def _target_array(self) -> Array:
         columns = [self._table[name] for name in self._targets]

@@ -148,6 +148,7 @@ class Dataset:
             }
             if self.is_classification
             else None,
+            "class_names": list(self.class_names),
             "mean": list(self.statistics.mean),
             "std": list(self.statistics.std),
         }
@@ -170,9 +171,10 @@ def open_dataset(
     cached = open_cached(source, cache_root=cache_root)
     cache_s = time.perf_counter() - started
     _check_fit(spec, cached)
+    held_out = 0.0 if cached.validation is not None else spec.validation
     split = split_rows(
         len(cached.train.targets),
-        validation=spec.validation if cached.validation is None else 0.0,
+        validation=0.0 if held_out == "test" else held_out,
         limit=spec.limit,
         test_share=source.test_share if cached.test is None else None,
     )
@@ -183,12 +185,9 @@ def open_dataset(
         whole_numbers=whole_numbers,
         packed=bool(cached.fields),
     )
-    held, validation_rows = cached.train, split.validation
-    if cached.validation is not None:
-        held = cached.validation
-        validation_rows = np.arange(len(held.targets) if spec.validation != 0 else 0)
     stored_test = cached.test or cached.train
     test_rows = split.test if split.test is not None else np.arange(len(stored_test.targets))
+    held = _validation(spec, cached, split, (stored_test, test_rows))
 
     def part(name: str, stored: CachedPart, rows: Indices) -> Part:
         return replace(_part(name, stored, rows, normalizer), fields=cached.fields)
@@ -200,7 +199,7 @@ def open_dataset(
         cache_s=cache_s,
         fingerprint=cached.fingerprint,
         train=part("train", cached.train, split.train),
-        validation=part("validation", held, validation_rows),
+        validation=part("validation", *held),
         test=part("test", stored_test, test_rows),
         num_classes=cached.num_classes,
         statistics=cached.statistics,
@@ -210,6 +209,24 @@ def open_dataset(
         modalities=source.modalities,
         test_map=source.test_map,
     )
+
+
+def _validation(
+    spec: DataSpec, cached: CachedData, split: Split, test: tuple[CachedPart, Indices]
+) -> tuple[CachedPart, Indices]:
+    """Return which rows of which part are measured after each epoch."""
+    if spec.validation == "test":
+        if len(test[1]) == 0:
+            raise SpecError(
+                f"data.validation: {spec.name} has no test part to measure after each epoch; "
+                "hold out a share such as 0.1",
+                dataset=spec.name,
+            )
+        return test
+    if cached.validation is None:
+        return cached.train, split.validation
+    wanted = len(cached.validation.targets) if spec.validation != 0 else 0
+    return cached.validation, np.arange(wanted)
 
 
 def _metrics(spec: DataSpec, source: Source, cached: CachedData) -> tuple[MetricName, ...]:

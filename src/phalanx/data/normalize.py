@@ -75,6 +75,7 @@ def _statistics(*rows: npt.NDArray[Any]) -> Statistics:
     return Statistics(mean=mean, std=std, low=low, high=high)
 
 
+NormalizerKind = Literal["standard", "centered", "unit", "none"]
 NetworkInputs = npt.NDArray[np.float32] | npt.NDArray[np.int64] | npt.NDArray[np.uint8]
 
 
@@ -87,7 +88,7 @@ class Normalizer:
 
     def __init__(
         self,
-        kind: Literal["standard", "unit", "none"],
+        kind: NormalizerKind,
         *,
         statistics: Statistics,
         like: Array,
@@ -141,16 +142,19 @@ class Normalizer:
 
 
 def _scale_and_shift(
-    kind: Literal["standard", "unit", "none"], statistics: Statistics, *, is_bytes: bool
+    kind: NormalizerKind, statistics: Statistics, *, is_bytes: bool
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    if kind == "standard":
-        centre, spread = np.array(statistics.mean), np.array(statistics.std)
-    elif kind == "unit" and is_bytes:
-        centre, spread = np.zeros(len(statistics.mean)), np.full(len(statistics.mean), 255.0)
-    elif kind == "unit":
-        centre = np.array(statistics.low)
-        spread = np.array(statistics.high) - centre
-    else:
-        centre, spread = np.zeros(len(statistics.mean)), np.ones(len(statistics.mean))
+    mean, std, low, high = map(
+        np.array, (statistics.mean, statistics.std, statistics.low, statistics.high)
+    )
+    base, width = low, high - low
+    if is_bytes:  # the range of their type, so that a dark set of images is not brightened
+        base, width = np.zeros(len(mean)), np.full(len(mean), 255.0)
+    centre, spread = {
+        "standard": (mean, std),
+        "centered": (mean, width),
+        "unit": (base, width),
+        "none": (np.zeros(len(mean)), np.ones(len(mean))),
+    }[kind]
     spread[spread == 0] = 1.0  # a constant channel carries nothing and must not divide by zero
     return 1.0 / spread, -centre / spread

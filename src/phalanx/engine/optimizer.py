@@ -11,7 +11,7 @@ and `torch_rule`, schedules in `schedule`, exchange in `strategy`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -40,6 +40,14 @@ class UpdateRule(Protocol):
 
     def load_state(self, state: Mapping[str, Tensor], /) -> None:
         """Restore a state; raises `EngineError` if it is another's."""
+
+
+@runtime_checkable
+class GroupedRule(Protocol):
+    """An update rule with parameter groups, whose options may change between steps."""
+
+    def set_options(self, groups: Sequence[Mapping[str, object]], /) -> None:
+        """Use other options from the next step on, group by group."""
 
 
 class FlatOptimizer:
@@ -89,6 +97,11 @@ class FlatOptimizer:
             if norm > self.spec.clip_norm:
                 gradient.mul_(self.spec.clip_norm / norm)
         self.rule.update(gradient, lr)
+
+    def set_options(self, groups: Sequence[Mapping[str, object]]) -> None:
+        """Use other options of the parameter groups from the next step on; rules of torch only."""
+        assert isinstance(self.rule, GroupedRule), "only rules of torch have groups"
+        self.rule.set_options(groups)
 
     def squared_norm(self, gradient: Tensor) -> float:
         """Return the squared norm of `gradient` with the regulariser's part, without writing."""

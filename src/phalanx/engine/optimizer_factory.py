@@ -76,6 +76,11 @@ class OptimizerFactory:
             self.why_not_cut = found.reason
 
     @property
+    def name(self) -> str:
+        """The optimiser's name, for messages."""
+        return self.spec.name if self.recipe is None else self.recipe.name
+
+    @property
     def cut_at(self) -> tuple[int, ...] | None:
         """Return the places of the flat buffer where slices may meet; None: anywhere."""
         if self.recipe is None or self._layout is None or self.recipe.cuts == "entry":

@@ -178,6 +178,14 @@ class Replica:
             weight=weight,
         )
 
+    @property
+    def update_options(self) -> bytes:
+        """What servers have to know for an update: nothing, as they know the job."""
+        return b""
+
+    def pass_over(self, batch: Batch, *, step: int) -> None:
+        """Do nothing about a batch of which this worker has no sample."""
+
     def counts(self, batch: Batch) -> bool:
         """Return whether the loss may weigh samples differently, so that weights are exchanged."""
         return self._loss.counts(batch)

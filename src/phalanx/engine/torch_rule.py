@@ -112,6 +112,8 @@ class TorchRule:
     def set_options(self, groups: Sequence[Options]) -> None:
         """Use other options from the next step on, as a scheduler sets them; `lr` among them."""
         self._groups = [{**own, **new} for own, new in zip(self._groups, groups, strict=True)]
+        if not self._pieces:
+            return
         changed = {key for _, _, key, _ in self._numbers}
         for index, group in zip(self._present, self._optimizer.param_groups, strict=True):
             group.update(
@@ -213,7 +215,10 @@ class TorchRule:
             own = self._groups[index].get("lr")
             if not isinstance(first, int | float) or not isinstance(own, int | float):
                 continue
-            group["lr"] = lr if own == first or first == 0 else lr * (own / first)
+            if lr == first:
+                group["lr"] = own  # as it is: a factor would round
+            else:
+                group["lr"] = lr if own == first or first == 0 else lr * (own / first)
 
     def _versions(self) -> list[int]:
         return [tensor._version for tensor in self._watched]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from phalanx.data.stream import Batch
 from phalanx.engine.flat import OnBucketReady
 from phalanx.engine.layout import FlatLayout, Range
-from phalanx.engine.result import StepResult
+from phalanx.engine.optimizer import FlatOptimizer
+from phalanx.engine.result import EvaluationSums, StepResult
 
 
 class OptimizerState(Protocol):
@@ -50,13 +51,47 @@ class FlatReplica(Protocol):
     def gradient_weight(self) -> float:
         """What the last gradient was weighed by, of `Batch.global_count`."""
 
+    @property
+    def update_options(self) -> bytes:
+        """What servers have to know for the update by the last gradient; empty: nothing."""
+
     def forward_backward(
         self, batch: Batch, on_bucket_ready: OnBucketReady | None = None, *, step: int
     ) -> StepResult:
-        """Compute loss and gradients of this worker's share of a batch, as `Replica` does."""
+        """Compute loss and gradients of this worker's share of a batch, as `Replica` does.
+
+        No bucket is reported where a script makes no step of a batch.
+        """
+
+    def pass_over(self, batch: Batch, *, step: int) -> None:
+        """Note a batch of which this worker has no sample."""
 
     def counts(self, batch: Batch) -> bool:
         """Return whether the loss may weigh samples differently, so that weights are exchanged."""
 
     def apply(self, lr: float) -> None:
         """Update the parameters by `gradients`."""
+
+
+class WholeReplica(FlatReplica, Protocol):
+    """A replica that servers and switches of strategy take over, state and all."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The network."""
+
+    @property
+    def optimizer(self) -> FlatOptimizer | None:
+        """The update rule; None if another process owns the parameters."""
+
+    def evaluate(self, batch: Batch) -> EvaluationSums:
+        """Evaluate one batch without learning."""
+
+    def regularisation(self) -> float:
+        """Return the present value of the L2 regulariser; 0 if there is none."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything that a resumed run needs, live."""
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned."""

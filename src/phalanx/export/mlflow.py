@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 DEFAULT_URI = "sqlite:///mlruns.db"
 DEFAULT_EXPERIMENT = "phalanx"
+_SQLITE = "sqlite:///"
 _RUN_TAG, _DIGEST_TAG = "phalanx.run", "phalanx.digest"
 # The most that MLflow takes in one request, and of one value.
 _MAX_METRICS, _MAX_PARAMS, _MAX_TEXT = 1000, 100, 5000
@@ -70,6 +72,7 @@ def export_mlflow(
         from mlflow.tracking import MlflowClient
         from sqlalchemy.exc import SQLAlchemyError
 
+        _require_database(uri)
         try:
             client = MlflowClient(tracking_uri=uri)
             found = client.get_experiment_by_name(experiment)
@@ -123,6 +126,17 @@ def _export(client: MlflowClient, experiment: str, metrics: RunMetrics) -> Expor
     for run in former:
         client.delete_run(run.info.run_id)
     return exported(mlflow_run_id=run_id, what="replaced" if former else "new")
+
+
+def _require_database(uri: str) -> None:
+    """Refuse a file that is no database: MLflow itself tries again for minutes."""
+    if not uri.startswith(_SQLITE):
+        return
+    try:
+        with closing(sqlite3.connect(uri.removeprefix(_SQLITE))) as database:
+            database.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        raise StoreError(f"MLflow's database {uri} cannot be used: {error}", uri=uri) from error
 
 
 def _fill(

@@ -43,6 +43,7 @@ from phalanx.records.events import (
     Finished,
     HostSample,
     ProcessSample,
+    Refused,
     Resumed,
     Served,
     ServerRestored,
@@ -101,7 +102,7 @@ class ProcessEvents:
                 self._instant(f"decision: {event.what}", event, everywhere=True)
             case Failure():
                 self._instant(f"failure: {event.cause}", event, everywhere=True)
-            case Warned() | Resumed() | ServerRestored() | Finished():
+            case Warned() | Resumed() | ServerRestored() | Refused() | Finished():
                 self._instant(type(event).__name__.lower(), event)
 
     def write_idle(self, event: Started | Stall, attempt: int, wait_s: float) -> None:

@@ -1,19 +1,20 @@
-"""`fit` for Keras 3 models: arrays and a model function in, a trained model out.
+"""`fit` for Keras 3 models: arrays and a model in, a trained model out.
 
 Keras' `fit` fails under both of TensorFlow's multi-machine strategies; this one writes the arrays
-to files and trains a job on `backend: tensorflow`. For notebooks and programs; job files do not
-need it. Imports no framework: a model is any object with `weights`.
+to files and trains a job on `backend: tensorflow`, or a script with Keras on torch. For notebooks
+and programs; job files do not need it. Imports no framework: a model is any object with `weights`.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -55,10 +56,12 @@ class Fitted:
     Attributes:
         summary: As `phalanx train --json` prints it.
         history: By epoch, under the names that Keras uses.
+        weights: The trained ones, in the order of the model; None: those of the checkpoint.
     """
 
     summary: Summary
     history: dict[str, list[float | None]] = field(default_factory=dict)
+    weights: Sequence[npt.NDArray[np.float32]] | None = None
 
     def load_into(self, model: _Model) -> None:
         """Load the trained weights into a model.
@@ -77,6 +80,8 @@ class Fitted:
             variable.assign(array)
 
     def _arrays(self) -> list[npt.NDArray[np.float32]]:
+        if self.weights is not None:
+            return list(self.weights)
         newest = max((Path(self.summary.run_dir) / "checkpoints").glob("samples-*.safetensors"))
         with safe_open(newest, framework="np") as file:
             order = msgspec.json.decode((file.metadata() or {})["variables"], type=list[str])
@@ -84,7 +89,7 @@ class Fitted:
 
 
 def fit(
-    model: Callable[..., object] | str,
+    model: Callable[..., object] | str | object,
     x: npt.ArrayLike,
     y: npt.ArrayLike,
     *,
@@ -96,13 +101,15 @@ def fit(
     optimizer: str | Mapping[str, object] = "adam",
     settings: Mapping[str, object] | None = None,
     runs: Path = api.DEFAULT_RUNS,
+    backend: Literal["tensorflow", "torch"] | None = None,
 ) -> Fitted:
     """Train a Keras model on several processes.
 
     Args:
         model: A function that returns a `keras.Model` with one output per class (logits), or its
             `package.module:function`. It is called in other processes, so it must be importable
-            there: not a lambda, and not from a notebook.
+            there: not a lambda, and not from a notebook. On torch also a compiled model itself,
+            which has the trained weights afterwards.
         x: Inputs, the first axis counts samples.
         y: Labels as whole numbers.
         batch_size: Samples per step over all workers together.
@@ -110,16 +117,32 @@ def fit(
         validation_split: Share of the samples that is held out and measured after every epoch.
         workers: Processes that compute gradients.
         strategy: As in a job file.
-        optimizer: As in a job file.
+        optimizer: As in a job file; on torch the name of Keras' one, unless the model is compiled.
         settings: Any other part of a job file.
         runs: Where the run directory is made.
+        backend: Of Keras; None: torch if Keras has been imported on it, else tensorflow.
 
     Returns:
         Summary and history; `load_into` gives a model of yours the weights.
     """
+    shared = {
+        "workers": workers,
+        "strategy": strategy if isinstance(strategy, str) else dict(strategy),
+        **(settings or {}),
+    }
     with tempfile.TemporaryDirectory(prefix="phalanx-") as folder:
         arrays = Path(folder) / "arrays.npz"
         np.savez(arrays, x=np.asarray(x), y=np.asarray(y))
+        if (backend or _backend()) == "torch":
+            asked = {
+                "batch_size": batch_size,
+                "epochs": epochs,
+                "validation_split": validation_split,
+                "optimizer": optimizer,
+                "num_classes": int(np.max(np.asarray(y))) + 1,
+                "seed": shared.get("seed", 0),
+            }
+            return _fit_on_torch(model, asked, shared, Path(folder), runs)
         job = job_from_mapping(
             {
                 "backend": "tensorflow",
@@ -131,17 +154,54 @@ def fit(
                 },
                 "batch": {"global": batch_size},
                 "epochs": epochs,
-                "workers": workers,
-                "strategy": strategy if isinstance(strategy, str) else dict(strategy),
                 "optimizer": optimizer if isinstance(optimizer, str) else dict(optimizer),
-                **(settings or {}),
+                **shared,
             }
         )
         summary = api.train(job, runs=runs, cache_root=Path(folder) / "cache")
     return Fitted(summary, _history(RunDir(Path(summary.run_dir))))
 
 
-def _named(model: Callable[..., object] | str) -> str:
+def _backend() -> str:
+    """Return what Keras runs on; it decides when it is imported."""
+    keras: Any = sys.modules.get("keras")
+    return "torch" if keras is not None and keras.backend.backend() == "torch" else "tensorflow"
+
+
+_SCRIPT = """import os, sys
+os.environ["KERAS_BACKEND"] = "torch"
+sys.path[:0] = {paths!r}
+from pathlib import Path
+from phalanx.integrations.keras_torch import run_fit
+run_fit(Path(__file__).parent)
+"""
+
+
+def _fit_on_torch(
+    model: Any, asked: dict[str, Any], job: dict[str, Any], folder: Path, runs: Path
+) -> Fitted:
+    """Train as the script of a run; it finds the model in the same folder, or by its name."""
+    is_made = hasattr(model, "weights")
+    if is_made:
+        if not getattr(model, "compiled", False):
+            raise SpecError("the Keras model is not compiled; call model.compile() first")
+        model.save(folder / "model.keras")
+    asked["model"] = None if is_made else _named(model)
+    (folder / "fit.json").write_text(json.dumps(asked))
+    script = folder / "fit.py"
+    script.write_text(_SCRIPT.format(paths=[str(Path.cwd()), *filter(None, sys.path)]))
+    spec = job_from_mapping({"program": {"script": str(script)}, **job})
+    summary = api.train(spec, runs=runs)
+    history = json.loads((folder / "history.json").read_text())
+    with np.load(folder / "weights.npz") as saved:
+        weights = [saved[name] for name in saved.files]
+    fitted = Fitted(summary, history, weights)
+    if is_made:
+        fitted.load_into(model)
+    return fitted
+
+
+def _named(model: object) -> str:
     if isinstance(model, str):
         return model
     name = getattr(model, "__qualname__", "")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from phalanx.launch.allocation import Allocation
     from phalanx.launch.placement import HostAssignment
+    from phalanx.records.manifest import Manifest
     from phalanx.records.rundir import RunDir
     from phalanx.spec.job import JobSpec
     from phalanx.spec.pool import PoolSpec
@@ -79,6 +80,7 @@ class PoolRequest:
         assignments: A plan's assignment per machine; empty: workers are spread over the slots.
         needs_bytes: Memory that each machine needs, as predicted by a plan.
         build_env: Whether to build an environment on the machines.
+        lease: What the scheduler of the pool has lent; None: nothing that it may start again.
     """
 
     pool: PoolSpec
@@ -86,11 +88,16 @@ class PoolRequest:
     assignments: tuple[HostAssignment, ...] = ()
     needs_bytes: Mapping[str, int] = field(default_factory=dict)
     build_env: bool = False
+    lease: str | None = None
 
     @property
     def machines(self) -> list[str]:
         """Return the names of the machines that may be used."""
         return [one.title for one in self.pool.machines]
+
+    def are_those_of(self, manifest: Manifest) -> bool:
+        """Return whether a run with this manifest had the same machines, lent by the same job."""
+        return (self.machines, self.lease) == (manifest.machines, manifest.lease)
 
 
 def _ignore(text: str) -> None:

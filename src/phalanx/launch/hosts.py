@@ -148,7 +148,10 @@ class HostGroup:
 
     def _sweep(self, host: Host) -> None:
         """Clean up over a new session for an agent that was killed or is frozen."""
-        session = Session(replace(host.session.route, connect_s=_SWEEP_CONNECT_S))
+        route = host.session.route.again(_SWEEP_CONNECT_S)
+        if route is None:
+            return  # its agent has ended with the line, or will when it finds it silent
+        session = Session(route)
         try:
             session.open()
             order = {"do": "sweep", "folder": host.folder, "token": self._token(host)}

@@ -20,6 +20,7 @@ import psutil
 
 from phalanx.errors import SpecError
 from phalanx.launch.fork_server import WarmStart
+from phalanx.launch.memory import available_bytes, check_memory
 from phalanx.records.job_check import JobAnswer, JobQuestion, needs_check
 from phalanx.spec.job import JobSpec
 from phalanx.spec.render import to_mapping
@@ -52,6 +53,42 @@ def check_sizes(job: JobSpec, num_cores: int) -> None:
             f"{job.workers} workers without a sample in every step; use a larger batch or fewer "
             "workers, or start all the same with --force"
         )
+
+
+def crowding_note(job: JobSpec, num_cores: int) -> str | None:
+    """Say what more workers than cores cost; None where each has a core, or all are refused."""
+    if job.workers <= num_cores or job.workers > CROWD * num_cores:
+        return None
+    return (
+        f"{job.workers} workers share {num_cores} usable cores, {job.workers / num_cores:.3g} on "
+        f"each: fine for trying a strategy, but slower than {num_cores}, and its speeds say little "
+        "about machines with a core per worker"
+    )
+
+
+def check_fit(
+    job: JobSpec, *, data_root: Path, cache_root: Path, state_bytes: int = 0
+) -> list[str]:
+    """Check a job with all its sizes on this machine, and return what is probably not meant.
+
+    Args:
+        job: The job.
+        data_root: Directory of data sets.
+        cache_root: Directory of decoded data.
+        state_bytes: Parameters and moments of one worker, where a checkpoint tells.
+
+    Raises:
+        SpecError: Sizes, network or data cannot be used.
+        LaunchError: The memory of this machine does not suffice.
+    """
+    check_sizes(job, usable_cores())
+    check_memory(job, available_bytes(), state_bytes=state_bytes)
+    found = check_job(job, data_root=data_root, cache_root=cache_root)
+    if found.num_parameters:
+        # Parameters and gradients in float32; moments depend on the optimiser.
+        state_bytes = max(state_bytes, 4 * found.num_parameters)
+        check_memory(job, available_bytes(), state_bytes=state_bytes)
+    return found.notes
 
 
 def check_job(job: JobSpec, *, data_root: Path, cache_root: Path) -> JobAnswer:

@@ -27,8 +27,7 @@ from phalanx.errors import LaunchError
 from phalanx.launch.allocation import Allocation, LocalAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
 from phalanx.launch.fork_server import WarmStart
-from phalanx.launch.job_check import check_job, check_sizes, usable_cores
-from phalanx.launch.memory import available_bytes, check_memory
+from phalanx.launch.job_check import check_fit
 from phalanx.launch.private_network import PrivateNetwork, opens_ports, trusted_network_note
 from phalanx.records.log import read_tail
 from phalanx.records.rundir import RunDir
@@ -50,24 +49,20 @@ class LocalLauncher(Launcher):
 
     @override
     def check(self) -> None:
-        if opens_ports(self.request.job):
-            self._keep_private()
-        ensure_descriptors(num_machines=0, num_processes=self.request.job.processes.total)
-        # Reports missing files before anything is started.
-        open_source(self.request.job.data, data_root=self.request.data_root)
-        if not self.request.force:
-            self._check_fit()
-
-    def _check_fit(self) -> None:
         request = self.request
-        check_sizes(request.job, usable_cores())
-        check_memory(request.job, available_bytes(), state_bytes=request.state_bytes)
-        found = check_job(request.job, data_root=request.data_root, cache_root=request.cache_root)
-        self.notes = (*self.notes, *found.notes)
-        if found.num_parameters:
-            # Parameters and gradients in float32; moments depend on the optimiser.
-            state_bytes = max(request.state_bytes, 4 * found.num_parameters)
-            check_memory(request.job, available_bytes(), state_bytes=state_bytes)
+        if opens_ports(request.job):
+            self._keep_private()
+        ensure_descriptors(num_machines=0, num_processes=request.job.processes.total)
+        # Reports missing files before anything is started.
+        open_source(request.job.data, data_root=request.data_root)
+        if not request.force:
+            notes = check_fit(
+                request.job,
+                data_root=request.data_root,
+                cache_root=request.cache_root,
+                state_bytes=request.state_bytes,
+            )
+            self.notes = (*self.notes, *notes)
 
     @override
     def allocate(self, run: RunDir) -> Allocation:

@@ -37,8 +37,9 @@ def check_memory(job: JobSpec, available: int, *, state_bytes: int = 0) -> None:
     need = total * PROCESS_BYTES + 2 * counts.workers * state_bytes
     if need <= available:
         return
+    remedy = "fewer workers or a smaller network" if state_bytes else "fewer workers"
     raise LaunchError(
         f"{total} processes ({counts.workers} workers) need at least {need / 1e9:.1f} GB of memory "
         f"({need / total / 2**20:,.0f} MiB each), and {available / 1e9:.1f} GB are available on "
-        "this machine; use fewer workers or end other programs, or start all the same with --force"
+        f"this machine; use {remedy} or end other programs, or start all the same with --force"
     )

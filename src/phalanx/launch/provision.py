@@ -1,18 +1,17 @@
 """Prepare the machines of a pool for a job: log in, place, check, stage.
 
-Combines placement and preflight over one session per machine. Called by the ssh launcher before a
-run directory is made, so that a run that cannot begin leaves nothing behind.
+Combines placement and preflight over one session per machine. Called by the launcher of pools
+before a run directory is made, so that a run that cannot begin leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from phalanx.agent.session import Session
-from phalanx.agent.ssh import SshRoute
 from phalanx.errors import PlanError
 from phalanx.launch.base import LaunchRequest, PoolRequest
 from phalanx.launch.hosts import HostGroup
@@ -27,12 +26,10 @@ from phalanx.launch.placement import (
 from phalanx.launch.preflight import Preflight, PreflightRequest
 from phalanx.launch.preflight_host import PreflightHost, close_sessions, for_each_host
 from phalanx.pool.facts import Probe
+from phalanx.pool.scheduler import RouteMaker
 from phalanx.spec.job import JobSpec
 from phalanx.spec.machine import MachineSpec
 from phalanx.spec.pool import PoolSpec
-
-RouteMaker = Callable[[MachineSpec, str | None], SshRoute]
-"""Builds the ssh route to a machine, given an ssh config file."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ def fill_workers(job: JobSpec, pool: PoolSpec, *, shrink: bool = False) -> JobSp
 
 @contextlib.contextmanager
 def provision(
-    request: LaunchRequest, pool_request: PoolRequest, *, route: RouteMaker = SshRoute
+    request: LaunchRequest, pool_request: PoolRequest, *, route: RouteMaker
 ) -> Iterator[Provisioned]:
     """Prepare machines for a job; on leaving the block they are cleaned up.
 
@@ -77,11 +74,12 @@ def provision(
         # Fail on more workers than slots before any login.
         spread_workers(job.worker_processes, [_declared(one) for one in pool.machines])
     request.on_progress(f"asking {len(pool.machines)} machines")
-    hosts = [PreflightHost(Session(route(one, pool.ssh_config))) for one in pool.machines]
+    hosts = [PreflightHost(Session(route(one))) for one in pool.machines]
     try:
         probes = for_each_host(hosts, PreflightHost.connect)
         pairs = zip(pool.machines, probes, strict=True)
-        capacities = {one.title: _capacity(one, probe) for one, probe in pairs}
+        is_lent = pool.scheduler is not None
+        capacities = {one.title: _capacity(one, probe, is_lent=is_lent) for one, probe in pairs}
         placement = _place(job, pool_request, capacities)
         counts = _count_processes(job, placement, list(capacities.values()))
         close_sessions([one for one in hosts if one.name not in counts])
@@ -143,9 +141,11 @@ def _count_processes(
     return counts
 
 
-def _capacity(spec: MachineSpec, probe: Probe) -> HostCapacity:
+def _capacity(spec: MachineSpec, probe: Probe, *, is_lent: bool) -> HostCapacity:
     cores = probe.looks.cores if spec.cores is None else min(spec.cores, probe.looks.cores)
-    limited = probe.looks.quota_cores is not None
+    # Of a machine that is lent in part nobody says which cores: others may be bound to the first.
+    is_part = is_lent and probe.looks.usable_cores > cores
+    limited = is_part or probe.looks.quota_cores is not None
     cpus = () if limited else tuple(range(min(int(cores), probe.looks.usable_cores)))
     return HostCapacity(spec.title, cores=cores, slots=spec.slots, cpus=cpus)
 

@@ -14,14 +14,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
+from phalanx.agent.line import MachineFault
 from phalanx.agent.session import News, Session
-from phalanx.agent.ssh import MachineFault, SshRoute
 from phalanx.errors import LaunchError, printable
 from phalanx.launch.allocation import Allocation, PoolAllocation
 from phalanx.launch.base import Launcher, LaunchRequest, ProcessStatus, WorkerGroup
@@ -29,10 +30,12 @@ from phalanx.launch.fork_server import OFF, chosen_fork_server
 from phalanx.launch.hosts import HostGroup
 from phalanx.launch.log_sync import LogSync
 from phalanx.launch.private_network import opens_ports, trusted_network_note
-from phalanx.launch.provision import Provisioned, RouteMaker, provision
+from phalanx.launch.provision import Provisioned, provision
 from phalanx.launch.silence import SilenceMeter
+from phalanx.pool.scheduler import RouteMaker, open_routes
 from phalanx.records.log import read_tail
 from phalanx.records.rundir import RunDir
+from phalanx.spec.pool import PoolSpec
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.descriptors import ensure_descriptors
@@ -47,9 +50,9 @@ _SILENCE_SHARE = 0.75
 
 
 class SshLauncher(Launcher):
-    """Start processes on the machines of a pool."""
+    """Start processes on the machines of a pool, over ssh or as its scheduler reaches them."""
 
-    route: RouteMaker = SshRoute
+    routes: Callable[[PoolSpec], AbstractContextManager[RouteMaker]] = staticmethod(open_routes)
 
     def __init__(self, request: LaunchRequest) -> None:
         super().__init__(request)
@@ -70,7 +73,9 @@ class SshLauncher(Launcher):
             num_machines=len(self.request.pool.machines),
             num_processes=self.request.job.processes.total,
         )
-        ready = provision(self.request, self.request.pool, route=self.route)
+        # Entered first, so that the way to a machine is there until it is cleaned up.
+        route = self._stack.enter_context(self.routes(self.request.pool.pool))
+        ready = provision(self.request, self.request.pool, route=route)
         self._ready = self._stack.enter_context(ready)
         self.notes = (*notes, *self._ready.group.notes)
 
@@ -214,15 +219,9 @@ class SshGroup(WorkerGroup):
         machine = self._hosts.by_name[spec.host]
         with self._changed:
             remote = self._processes[spec.process] = _RemoteProcess(spec.host, next(self._serials))
-            # From now on that machine alone writes its files; what others still send is refused.
-            others = {name: own for name, own in self._of_machine.items() if name != spec.host}
-            left = [name for name, own in others.items() if spec.process in own]
-            for name in left:
-                self._of_machine[name].discard(spec.process)
-            self._of_machine[spec.host].add(spec.process)
-        # Not under the lock, which the writer of news takes as well.
-        for name in left:
-            self._end_line(name, spec.process)
+        # Behind all that has come so far, and before anything that this start brings. As nobody's
+        # news: this thread must not wait for room in a machine's queue.
+        self._hosts.news.put("", {}, lambda _: self._own(spec.process, spec.host))
         # Create the log even if the process never prints, as for local processes.
         (self._run_dir / "logs" / f"{spec.process}.log").touch()
         order = {
@@ -238,11 +237,16 @@ class SshGroup(WorkerGroup):
         }
         return machine.session, machine.session.tell(order)
 
-    def _end_line(self, machine: str, process: str) -> None:
-        """End the line that a lost machine has begun, behind all that has come of it."""
-        sync = self._syncs[machine]
-        # As nobody's news: this thread must not wait for room in the machine's queue.
-        self._hosts.news.put("", {}, lambda _: sync.finish(process))
+    def _own(self, process: str, machine: str) -> None:
+        """From now on one machine alone writes the files of a process; called by the writer."""
+        left = [name for name, owned in self._of_machine.items() if process in owned]
+        for name in left:
+            self._of_machine[name].remove(process)
+        self._of_machine[machine].add(process)
+        for name in left:
+            if name != machine:
+                # The line that it has begun; what it still sends is refused.
+                self._syncs[name].finish(process)
 
     def _status(self, name: str, one: _RemoteProcess) -> ProcessStatus:
         fault = self._hosts.by_name[one.machine].session.fault

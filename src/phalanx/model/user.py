@@ -21,7 +21,12 @@ from phalanx.errors import SpecError
 from phalanx.spec.base import Spec
 from phalanx.spec.model import MODELS, ModelKind
 from phalanx.spec.names import did_you_mean
-from phalanx.spec.registry import IMPORT_PATH, current_directory_importable, read_args
+from phalanx.spec.registry import (
+    IMPORT_PATH,
+    as_module,
+    current_directory_importable,
+    read_args,
+)
 
 
 def find_network(name: str) -> Callable[..., object] | ModelKind:
@@ -102,11 +107,11 @@ def _import(module_name: str, *, model: str) -> ModuleType:
                 f"model '{model}': '{module_name}' needs '{missing}', which is not installed",
                 model=model,
             ) from error
+        where = as_module(model) or f" among the installed packages or in {_place(missing)}"
+        # Nothing of the user's has run that a traceback could show.
         raise SpecError(
-            f"model '{model}': there is no module '{missing}' among the installed packages or in "
-            f"{_place(missing)}",
-            model=model,
-        ) from error
+            f"model '{model}': there is no module '{missing}'{where}", model=model
+        ) from None
     except Exception as error:  # importing runs the user's code, which may raise anything
         raise SpecError(
             f"model '{model}': importing '{module_name}' raised {type(error).__name__}: {error}",

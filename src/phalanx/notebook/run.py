@@ -17,6 +17,7 @@ from phalanx.cli import settings
 from phalanx.control.progress import Observer
 from phalanx.errors import Interrupted, SpecError
 from phalanx.launch.base import PoolRequest
+from phalanx.launch.thread_choice import fit_threads
 from phalanx.notebook.cell_code import with_importable_code
 from phalanx.notebook.live_view import notebook_view
 from phalanx.notebook.run_result import RunResult, as_result
@@ -25,8 +26,8 @@ from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping, load_job
 
 if TYPE_CHECKING:
+    from phalanx.notebook.opened_run import OpenedRun
     from phalanx.plan.planfile import Plan
-    from phalanx.results.trained_run import TrainedRun
 
 PathLike = str | os.PathLike[str]
 
@@ -68,7 +69,10 @@ def train(
         KeyboardInterrupt: Ctrl-C; the run can be resumed.
     """
     root = settings.runs_root(_path(runs))
-    spec = _as_job(job, overrides, root)
+    spec, notes = _as_job(job, overrides, root), tuple[str, ...]()
+    is_local = machines is None and launch in (None, "local")
+    if is_local and plan is None and settings.fits_to_load():
+        spec, notes = fit_threads(spec)
     with _interrupts_as_such():
         summary = api.train(
             spec,
@@ -80,6 +84,7 @@ def train(
             machines=machines,
             launch=launch,
             force=force,
+            notes=notes,
             on_progress=on_progress,
         )
     return as_result(summary)
@@ -120,15 +125,15 @@ def resume(
     return as_result(summary)
 
 
-def open_run(name: PathLike = "last", *, runs: PathLike | None = None) -> TrainedRun:
+def open_run(name: PathLike = "last", *, runs: PathLike | None = None) -> OpenedRun:
     """Open a run to use what it trained: a name, a unique prefix of it, a path, or `last`.
 
     Raises:
         SpecError: There is no such run, or several.
     """
-    from phalanx.results.trained_run import open_run as open_by_name
+    from phalanx.notebook.opened_run import OpenedRun
 
-    return open_by_name(os.fspath(name), runs=settings.runs_root(_path(runs)))
+    return OpenedRun(_find(name, runs))
 
 
 def _as_job(

@@ -15,7 +15,7 @@ from phalanx.records.summary import Summary
 from phalanx.report.document import Block, Table, Text
 
 if TYPE_CHECKING:
-    from phalanx.results.trained_run import TrainedRun
+    from phalanx.notebook.opened_run import OpenedRun
 
 _WIDTH, _HEIGHT, _MARGIN = 340, 150, 30
 _COLOURS = {"train": "#0072B2", "val": "#D55E00"}
@@ -24,12 +24,12 @@ _COLOURS = {"train": "#0072B2", "val": "#D55E00"}
 class RunResult(Summary, kw_only=True):
     """The summary of a run, with its curves; fields are those of `docs/ref-summary.md`."""
 
-    def open(self) -> TrainedRun:
+    def open(self) -> OpenedRun:
         """Open the run to use what it trained, and to read its records as tables."""
+        from phalanx.notebook.opened_run import OpenedRun
         from phalanx.records.rundir import RunDir
-        from phalanx.results.trained_run import TrainedRun
 
-        return TrainedRun(RunDir(Path(self.run_dir)))
+        return OpenedRun(RunDir(Path(self.run_dir)))
 
     def history(self) -> list[Epoch]:
         """Read the figures of each epoch."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 from torch import Tensor
 
 from phalanx.consistency.shards import ShardLayout
 from phalanx.errors import PeerError
+from phalanx.paramserver.client_settings import ClientSettings
 from phalanx.paramserver.client_state import (
     Attached,
     Awaiting,
@@ -31,14 +31,12 @@ from phalanx.paramserver.client_state import (
     Pushing,
     check_transition,
 )
-from phalanx.paramserver.compression import Compression
 from phalanx.paramserver.connection import ConnectionSettings, ServerConnection, ServerConnections
 from phalanx.paramserver.donation import Donations
 from phalanx.paramserver.pulled import PulledParameters
 from phalanx.paramserver.push import OutgoingPush
 from phalanx.wire.bulk import HIGH_WATER, BulkOp, Flag, Header
 from phalanx.wire.deadline import Deadline
-from phalanx.wire.keys import KeyPair
 from phalanx.wire.parameter_server import ServerAddress
 from phalanx.wire.server_stats import ClientStats
 
@@ -49,37 +47,6 @@ _POLL_MS = 200
 _RETRY_MS = 1
 
 OnIdle = Callable[[], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientSettings:
-    """Identity of a client, and how it exchanges.
-
-    Attributes:
-        worker: Rank.
-        keys: Keys of the worker.
-        incarnation: How often this worker has been started.
-        generation: Of the run.
-        compression: Of pushed gradients.
-        overlap: Whether the next gradient is computed while a push is outstanding; pushes are then
-            sent from a copy.
-        whole: Whether a server's parameters are written only when all of its segments have
-            arrived, so that the copy here is always of one version and can restore a server.
-        version: Of the parameters that the buffer holds already.
-        samples_seen: Behind them.
-        holds: Whether the buffer is what the servers begin with, so that they need not send it.
-    """
-
-    worker: int
-    keys: KeyPair
-    incarnation: int = 1
-    generation: int = 0
-    compression: Compression = "none"
-    overlap: bool = False
-    whole: bool = False
-    version: int = 0
-    samples_seen: int = 0
-    holds: bool = False
 
 
 class Client:
@@ -136,6 +103,7 @@ class Client:
         self._ticket = 0
         self._donations = Donations(self._connections, self._pulled)
         self._entered_s = dict.fromkeys(range(layout.num_servers), 0.0)
+        self._unconfirmed: set[int] = set()  # servers that may not have taken note of a rejoin
         self._progress_s = 0.0
         self._wait_s = 0.0
 
@@ -189,13 +157,16 @@ class Client:
             self._enter(connection, self.clock, holds=holds)
         self.wait(deadline, on_idle)
 
-    def begin(self, *, num_samples: int, weight: float = 1.0, ticket: int = 0) -> None:
+    def begin(
+        self, *, num_samples: int, weight: float = 1.0, ticket: int = 0, options: bytes = b""
+    ) -> None:
         """Start a push; `wait` must have returned for the one before.
 
         Args:
             num_samples: Samples behind the gradient.
             weight: The gradient is this times the mean over the samples.
             ticket: Batch that it was computed from, if the coordinator assigned it.
+            options: Of the update, where the servers do not know them.
         """
         push = msgspec.structs.replace(
             self._header(BulkOp.PUSH, 0, self.clock + 1),
@@ -204,9 +175,10 @@ class Client:
             weight=weight,
         )
         self._advance(ClientEvent.BEGIN, Pushing(push))
+        self._unconfirmed.clear()  # whoever does not know this worker will ask who pushes
         self.clock += 1
         self._ticket = ticket
-        self._push.begin()
+        self._push.begin(options)
         self._pulled.expect_all()
         self._progress_s = time.monotonic()
 
@@ -261,8 +233,7 @@ class Client:
         """
         detached = isinstance(self.state, Detached)
         self._advance(ClientEvent.PULL, PullingDetached() if detached else Pulling())
-        # A new clock: late replies to the push before are then ignored.
-        self.clock += 1
+        self.clock += 1  # so that late replies to the push before are ignored
         self._pulled.expect_all()
         self._ask()
         self.wait(deadline, on_idle)
@@ -291,10 +262,7 @@ class Client:
 
         May be called during a push. The copy is made at once, with the version and the batches
         that it contains; it is sent by `attend`, `wait` and `leave`, until the server has it.
-
-        Args:
-            server: Which one.
-            number: Of the coordinator's request.
+        `number` is that of the coordinator's request.
         """
         self._donations.begin(server, number, self._header(BulkOp.LOAD, 0, 0))
         self.attend()
@@ -364,8 +332,9 @@ class Client:
         if header.op == BulkOp.LEFT:
             self._leaving.discard(server)
         # Every pushed segment is answered with WHO: entering once is enough.
-        entered_ago_s = time.monotonic() - self._entered_s[server]
-        if header.op == BulkOp.WHO and entered_ago_s > _ASK_AFTER_S / 2:
+        if header.op != BulkOp.WHO:
+            self._unconfirmed.discard(server)
+        elif time.monotonic() - self._entered_s[server] > _ASK_AFTER_S / 2:
             self._rejoin(self._connections[server], known=False)
         # A late or repeated reply, to an earlier request or to a segment that was answered.
         if header.clock != self.clock or index not in self._pulled.awaited:
@@ -383,6 +352,9 @@ class Client:
 
     def _ask(self) -> None:
         self._progress_s = time.monotonic()
+        # A server drops what comes before it is restored, and holds others back for this worker.
+        for server in self._unconfirmed:
+            self._connections[server].send(self._first_header(BulkOp.ASK, server))
         match self.state:
             case Detaching():
                 for server in self._leaving:
@@ -426,6 +398,7 @@ class Client:
             self._push.resend(segment.index for segment in self._layout.of_server(server))
         else:
             self._enter(connection, self.clock)
+            self._unconfirmed.add(server)
 
     def _first_header(self, op: BulkOp, server: int, clock: int | None = None) -> Header:
         first = self._layout.of_server(server)[0].index

@@ -7,19 +7,17 @@ at most: rounding them to 8 bits would move the model itself.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from phalanx.comm.quantise import dequantise, quantise, quantised_bytes
 from phalanx.consistency.shards import Segment, ShardLayout
+from phalanx.spec.compression import INT8_BLOCK
 from phalanx.wire.bulk import Kind
 
-Compression = Literal["none", "bf16", "int8"]
-# One scale per block follows layers of different magnitude; 4 bytes in 1028 are cheap.
-BLOCK = 1024
-
-KINDS: dict[Compression, Kind] = {"none": Kind.F32, "bf16": Kind.BF16, "int8": Kind.INT8}
+KINDS: dict[str, Kind] = {"none": Kind.F32, "bf16": Kind.BF16, "int8": Kind.INT8}
+"""Formats of frames, by the name of the compression."""
+_BITS = 8
 
 
 def payload_bytes(kind: Kind, size: int) -> int:
@@ -30,7 +28,7 @@ def payload_bytes(kind: Kind, size: int) -> int:
         case Kind.BF16:
             return 2 * size
         case Kind.INT8:
-            return (4 + BLOCK) * _blocks(size)
+            return quantised_bytes(_blocks(size), INT8_BLOCK, _BITS)
         case Kind.NOTHING:
             return 0
 
@@ -39,11 +37,11 @@ class Encoder:
     """Encode gradients on the worker; keeps the rounding error, one entry per parameter.
 
     Args:
-        compression: Format on the way to the server.
+        compression: Name of the format on the way to the server.
         layout: Segments of the flat gradient.
     """
 
-    def __init__(self, compression: Compression, layout: ShardLayout) -> None:
+    def __init__(self, compression: str, layout: ShardLayout) -> None:
         self.kind = KINDS[compression]
         self._residual = torch.zeros(layout.num_parameters) if self.kind != Kind.F32 else None
         self._staging: dict[int, Tensor] = {}
@@ -68,7 +66,7 @@ class Encoder:
             rounded = payload.view(torch.bfloat16).copy_(wanted)
             wanted.sub_(rounded)
         else:
-            _quantise(wanted, payload)
+            _round(wanted, payload)
         return payload
 
     def state(self) -> Tensor | None:
@@ -114,24 +112,18 @@ class Received:
         if self.kind == Kind.BF16:
             even = self._payload if self._payload.data_ptr() % 2 == 0 else self._payload.clone()
             return even.view(torch.bfloat16)
-        num_blocks = _blocks(self.size)
-        scales = self._payload[: 4 * num_blocks].clone().view(torch.float32)
-        steps = self._payload[4 * num_blocks :].view(torch.int8).view(num_blocks, BLOCK)
-        return (steps * scales[:, None]).flatten()[: self.size]
+        return dequantise(self._payload, INT8_BLOCK, _BITS).flatten()[: self.size]
 
 
-def _quantise(wanted: Tensor, payload: Tensor) -> None:
+def _round(wanted: Tensor, payload: Tensor) -> None:
     """Round to 127 steps per block into `payload`; `wanted` keeps the rounding error."""
     size = wanted.numel()
-    num_blocks = _blocks(size)
-    padded = torch.zeros(num_blocks, BLOCK)
-    padded.view(-1)[:size].copy_(wanted)
-    scales = torch.linalg.vector_norm(padded, ord=torch.inf, dim=1).div_(127)
-    steps = padded.div_(scales.clamp_min(torch.finfo(torch.float32).tiny)[:, None]).round_()
-    payload[: 4 * num_blocks].view(torch.float32).copy_(scales)
-    payload[4 * num_blocks :].view(torch.int8).view(num_blocks, BLOCK).copy_(steps)
-    wanted.sub_(steps.mul_(scales[:, None]).view(-1)[:size])
+    padded = torch.zeros(_blocks(size), INT8_BLOCK)
+    flat = padded.view(-1)[:size]
+    flat.copy_(wanted)
+    quantise(padded, payload, _BITS)
+    wanted.copy_(flat)
 
 
 def _blocks(size: int) -> int:
-    return -(-size // BLOCK)
+    return -(-size // INT8_BLOCK)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from phalanx.consistency.shards import Segment, ShardLayout
-from phalanx.paramserver.compression import Compression, Encoder
+from phalanx.paramserver.compression import Encoder
 from phalanx.paramserver.connection import ServerConnections
 from phalanx.wire.bulk import BulkOp, Header, Kind
 
@@ -25,18 +25,19 @@ class OutgoingPush:
     Args:
         layout: Shards and segments.
         gradients: The flat buffer.
-        compression: Of what is sent.
+        compression: Of what is sent, by name.
         overlap: Whether the buffer may change before the push is answered.
     """
 
     def __init__(
-        self, layout: ShardLayout, gradients: Tensor, *, compression: Compression, overlap: bool
+        self, layout: ShardLayout, gradients: Tensor, *, compression: str, overlap: bool
     ) -> None:
         self.first_sent_s: float | None = None
         """Time at which the first segment was sent, by `time.perf_counter`."""
         self.held_until_s = 0.0
         """Time until which the servers' rule held a reply back, by `time.perf_counter`."""
         self.num_begun = 0
+        self._options = b""
         self.num_resent = 0
         self._layout = layout
         self._gradients = gradients
@@ -57,9 +58,14 @@ class OutgoingPush:
         """Whether every segment of the gradient is final."""
         return not any(self._missing)
 
-    def begin(self) -> None:
-        """Begin a push; no part of its gradient is final yet."""
+    def begin(self, options: bytes = b"") -> None:
+        """Begin a push; no part of its gradient is final yet.
+
+        Args:
+            options: Of the update, sent along; see `wire.push_options`.
+        """
         self.num_begun += 1
+        self._options = options
         self.first_sent_s = None
         self.held_until_s = 0.0
         self._missing = [segment.size for segment in self._layout.segments]
@@ -103,7 +109,7 @@ class OutgoingPush:
             if server in blocked:
                 continue
             header, payload = self._message(push, index, versions[server])
-            if connections[server].send(header, payload):
+            if connections[server].send(header, payload, self._options):
                 del self._unsent[index]
                 self._note_sent(server)
             else:

@@ -35,6 +35,7 @@ from phalanx.wire.bulk import BulkOp, Flag, Header, Kind
 from phalanx.wire.keys import KeyPair
 from phalanx.wire.moments import reach
 from phalanx.wire.parameter_server import ServerAddress
+from phalanx.wire.push_options import decode_options
 from phalanx.wire.server_stats import ServerStats
 
 _IDLE_MS = 1000
@@ -321,6 +322,7 @@ class Server:
                 if payload is not None
                 else None
             )
+            options = decode_options(message.tickets) if message.tickets else None
         except ValueError:
             self._refuse(message)
             return
@@ -333,6 +335,7 @@ class Server:
             weight=header.weight,
             num_samples=header.num_samples,
             ticket=header.ticket,
+            options=options,
         )
         self._answer(self._shard.deliver(arrival, time.monotonic()))
 

@@ -18,6 +18,7 @@ from phalanx.consistency.shards import Segment
 from phalanx.paramserver.compression import Received
 from phalanx.paramserver.ledger import Ledger, SegmentTickets
 from phalanx.paramserver.update import Contribution, SliceUpdater, StepSize
+from phalanx.wire.push_options import PushOptions
 from phalanx.wire.server_stats import StalenessStats
 
 
@@ -34,6 +35,8 @@ class PushedSegment:
     weight: float = 1.0
     num_samples: int = 0
     ticket: int = 0
+    options: PushOptions | None = None
+    """Of the update, if the worker's script decides them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,14 @@ class _Gathering:
     """Set when the members are final."""
     weight: float = 1.0
     """Factor of the gradient, set with `lr`."""
+    options: PushOptions | None = None
+    options_from: tuple[int, int] = (-1, 0)
+    """Step of the ticket that they came with, and its part, counted backwards."""
+
+    def take_options(self, options: PushOptions, step: int, part: int) -> None:
+        """Follow the latest step, and in it the first part: the chief's, which has all steps."""
+        if (step, -part) > self.options_from:
+            self.options, self.options_from = options, (step, -part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +164,7 @@ class Shard:
         self.num_repeated = 0
         self.applied = [policy.version] * len(self.segments)
         """Updates that each segment has had."""
+        self._num_parts = num_parts
         self._step_size = step_size
         self._workers: dict[int, _WorkerState] = {}
         self._gatherings: dict[int, _Gathering] = {}
@@ -286,6 +298,9 @@ class Shard:
         if outcome.update is not None:
             gathering = self._gatherings.setdefault(outcome.update, _Gathering())
             gathering.pushes.add((arrival.worker, arrival.clock))
+            if arrival.options is not None:
+                step, part = divmod(arrival.ticket - 1, self._num_parts)
+                gathering.take_options(arrival.options, step, part)
         self._follow(outcome)
 
     def _store(self, number: int, arrival: PushedSegment) -> None:
@@ -330,7 +345,10 @@ class Shard:
     def _close(self, update: Update) -> None:
         gathering = self._gatherings.setdefault(update.number, _Gathering())
         gathering.lr = self._step_size.of(
-            update, samples_seen=self.samples_seen, num_workers=self.policy.num_workers
+            update,
+            samples_seen=self.samples_seen,
+            num_workers=self.policy.num_workers,
+            base=gathering.options.rate if gathering.options is not None else 1.0,
         )
         gathering.weight = self._step_size.weight_of(update, num_workers=self.policy.num_workers)
         # After the rate, which depends on the samples of all updates before this one.
@@ -344,13 +362,14 @@ class Shard:
         gathering = self._gatherings.get(number)
         if gathering is None or gathering.lr is None or not self._is_here(gathering, index):
             return
-        if self.updater.needs_norm:
+        options = gathering.options
+        if self.updater.needs_norm or (options is not None and options.clip_norm is not None):
             if all(self._is_here(gathering, i) for i in range(len(self.segments))):
                 self._apply_clipped(number, gathering, gathering.lr)
             return
         gradient = self._combine(gathering, index)
         if gradient is not None:
-            self.updater.move(index, gradient, gathering.lr)
+            self.updater.move(index, gradient, gathering.lr, options=options)
         self._applied(number, gathering, index)
 
     def _apply_clipped(self, number: int, gathering: _Gathering, lr: float) -> None:
@@ -369,7 +388,7 @@ class Shard:
         )
         for i, gradient in enumerate(gradients):
             if gradient is not None:
-                self.updater.move(i, gradient, lr, gradient_norm=norm)
+                self.updater.move(i, gradient, lr, gradient_norm=norm, options=gathering.options)
             self._applied(number, gathering, i)
 
     def _is_here(self, gathering: _Gathering, index: int) -> bool:

@@ -26,6 +26,7 @@ from phalanx.consistency.shards import Segment
 from phalanx.engine.layout import Range
 from phalanx.engine.optimizer_factory import OptimizerFactory, join_states, slice_state
 from phalanx.paramserver.compression import Received
+from phalanx.wire.push_options import PushOptions
 
 RateFunction = Callable[[int], float]
 """Learning rate after so many samples, over all workers."""
@@ -41,6 +42,13 @@ class Contribution:
     worker: int
     gradient: Received | None
     weight: float
+
+
+def clip_as_torch(gradient: Tensor, *, norm: float, largest: float) -> None:
+    """Scale a gradient, or a slice of one, as `torch.nn.utils.clip_grad_norm_` does."""
+    factor = largest / (norm + 1e-6)
+    if factor < 1.0:
+        gradient.mul_(factor)
 
 
 class StepSize:
@@ -84,9 +92,14 @@ class StepSize:
             return 1.0
         return num_samples / (self._rule.gradients_per_update(num_workers) * self._push_samples)
 
-    def of(self, update: Update, *, samples_seen: int, num_workers: int) -> float:
-        """Return the learning rate of an update; call once for each, in order."""
-        rate = self._rate(samples_seen)
+    def of(
+        self, update: Update, *, samples_seen: int, num_workers: int, base: float = 1.0
+    ) -> float:
+        """Return the learning rate of an update; call once for each, in order.
+
+        `base` is the rate that came with the push, of which the schedule then is a factor.
+        """
+        rate = base * self._rate(samples_seen)
         if self._scaling == "none":
             return rate
         workers = max(1, num_workers)
@@ -209,10 +222,21 @@ class SliceUpdater:
         return total
 
     def move(
-        self, index: int, gradient: Tensor, lr: float, *, gradient_norm: float | None = None
+        self,
+        index: int,
+        gradient: Tensor,
+        lr: float,
+        *,
+        gradient_norm: float | None = None,
+        options: PushOptions | None = None,
     ) -> None:
         """Apply a combined gradient to a segment; see `FlatOptimizer.step`."""
-        self._optimizers[index].step(gradient, lr, gradient_norm=gradient_norm)
+        optimizer = self._optimizers[index]
+        if options is not None:
+            optimizer.set_options(options.groups)
+            if options.clip_norm is not None and gradient_norm is not None:
+                clip_as_torch(gradient, norm=gradient_norm, largest=options.clip_norm)
+        optimizer.step(gradient, lr, gradient_norm=gradient_norm)
 
     def squared_norm(self, index: int, gradient: Tensor) -> float:
         """Return the contribution of a segment to the squared norm of the whole gradient."""

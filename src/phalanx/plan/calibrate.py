@@ -39,9 +39,11 @@ from phalanx.plan.result import Throughput
 from phalanx.plan.synchronous import predict_allreduce
 from phalanx.plan.workers import worker_models
 from phalanx.records.rundir import list_runs
+from phalanx.records.script_trained import ScriptTrained
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.program import script_digest
 
 # Number of newest runs to read: enough for small errors, few enough to be quick.
 _MOST_RUNS = 40
@@ -68,6 +70,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     costs: SystemCosts
     within: LinkFacts
     runs: tuple[str, ...]
+    script: ScriptTrained | None = None
+    """The user's script, as the newest run to its end showed it, or else a trial."""
 
 
 class _Past(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,11 +102,14 @@ class _Past(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_runs(roots: Iterable[Path], job: JobSpec) -> list[RunMeasures]:
     """Return finished runs below some directories that trained the same model on the same data."""
-    found = []
+    found: list[RunMeasures] = []
+    digest = script_digest(Path(job.program.script)) if job.program is not None else None
     for root in roots:
         for run in reversed(list_runs(root)[-4 * _MOST_RUNS :]):
             measures = measure_run(run)
-            if measures is not None and is_alike(measures.job, job):
+            if measures is None or not is_alike(measures.job, job):
+                continue
+            if measures.script is None or measures.script.digest == digest:
                 found.append(measures)
             if len(found) >= _MOST_RUNS:
                 return found
@@ -111,8 +118,12 @@ def read_runs(roots: Iterable[Path], job: JobSpec) -> list[RunMeasures]:
 
 def is_alike(one: JobSpec, other: JobSpec) -> bool:
     """Return whether the steps of two jobs compute the same, except for the batch size."""
+    if one.program is not None and other.program is not None:
+        return (one.program.script, one.program.args) == (other.program.script, other.program.args)
     return (
-        one.model == other.model
+        one.program is None
+        and other.program is None
+        and one.model == other.model
         and one.data.name == other.data.name
         and one.data.augment == other.data.augment
         and one.optimizer.name == other.optimizer.name
@@ -147,7 +158,14 @@ def calibrate(
         costs=msgspec.structs.replace(costs, corrections=corrections),
         within=within,
         runs=tuple(run.name for run in runs),
+        script=_script(runs),
     )
+
+
+def _script(runs: Sequence[RunMeasures]) -> ScriptTrained | None:
+    """Return what is known of a script; only a run to its end shows what it does between epochs."""
+    whole = [run for run in runs if run.job.program is not None and run.job.program.trial is None]
+    return (whole or runs)[0].script
 
 
 def _fits(runs: Sequence[RunMeasures]) -> dict[str, tuple[ComputeFit, ...]]:
@@ -174,8 +192,11 @@ def _by_setting(
 
 
 def _model(runs: Sequence[RunMeasures]) -> ModelFacts:
-    num_parameters, moments = runs[0].num_parameters, len(runs[0].job.optimizer.slots)
-    model = ModelFacts(num_parameters=num_parameters, num_moments=moments)
+    num_parameters, moments = runs[0].num_parameters, runs[0].num_moments
+    # Without those that are not trained, which is unknown where the numbers differ.
+    recorded = (run.shapes for run in runs)
+    shapes = next((one for one in recorded if sum(map(math.prod, one)) == num_parameters), ())
+    model = ModelFacts(num_parameters=num_parameters, num_moments=moments, shapes=shapes)
     held = (3 + moments) * model.size_bytes
     peaks = [(batch, peak - held) for run in runs for batch, peak in run.peak_bytes]
     peaks = [(batch, peak) for batch, peak in peaks if peak > 0]

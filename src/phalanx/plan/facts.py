@@ -140,6 +140,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of a worker without a model: interpreter, framework, data."""
     sample_bytes: int = 0
     """Memory per sample of a batch during computation."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of the parameters, which decide what factors of low rank send; empty: not known."""
 
     @property
     def size_bytes(self) -> int:
@@ -163,6 +165,12 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Validation and test samples evaluated over the whole run."""
     per_worker: bool = False
     """Whether `global_batch` is the batch of each worker."""
+    splits_evenly: bool = False
+    """Whether all workers take as many samples, because each reads a stream of its own."""
+    script_s: float = 0.0
+    """Time that a user's script takes between epochs and after the last one."""
+    in_step_only: bool = False
+    """Whether its workers must step together all the time, as a script with two optimisers."""
 
     def batch(self, num_workers: int) -> int:
         """Return the samples of one step over all workers."""
@@ -196,6 +204,8 @@ class SystemCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Per segment that a server receives and answers."""
     seal_s_per_byte: float = 1e-9
     """Encrypting or decrypting traffic between a worker and a server on another machine."""
+    seal_frame_s_per_byte: float = 3e-10
+    """Encrypting or decrypting traffic between workers on different machines."""
     startup_s: float = 6.0
     """From the command to the first step, and from the last step to the end."""
     warm_up_s: float = 0.5

@@ -23,6 +23,7 @@ from phalanx.plan.facts import (
 )
 from phalanx.pool.facts import HostSpeed
 from phalanx.pool.inventory import Inventory, Member
+from phalanx.records.script_trained import ScriptTrained
 from phalanx.spec.job import JobSpec
 
 # Error of scaling by one kernel: a network is not one convolution.
@@ -174,6 +175,25 @@ def job_facts(job: JobSpec, sizes: DataSizes) -> JobFacts:
     )
 
 
+def script_facts(script: ScriptTrained) -> JobFacts:
+    """Return the amount of work of a user's script, as its runs have shown it."""
+    return JobFacts(
+        global_batch=script.global_batch,
+        samples_per_epoch=script.num_samples,
+        epochs=script.epochs,
+        splits_evenly=script.own_streams,
+        script_s=script.between_s,
+        in_step_only=script.in_step_only,
+    )
+
+
+def _work(job: JobSpec, sizes: DataSizes | None, calibration: Calibration) -> JobFacts:
+    if calibration.script is not None:
+        return script_facts(calibration.script)
+    assert sizes is not None
+    return job_facts(job, sizes)
+
+
 def is_enough(calibration: Calibration, here: ThisMachine) -> bool:
     """Return whether runs here covered one worker and, given enough cores, several."""
     counts = {fit.workers for fit in calibration.fits.get(here.host, ())}
@@ -181,9 +201,12 @@ def is_enough(calibration: Calibration, here: ThisMachine) -> bool:
 
 
 def local_cluster(
-    job: JobSpec, sizes: DataSizes, calibration: Calibration, here: ThisMachine
+    job: JobSpec, sizes: DataSizes | None, calibration: Calibration, here: ThisMachine
 ) -> ClusterModel:
-    """Model this machine alone, with one to as many workers as it has cores."""
+    """Model this machine alone, with one to as many workers as it has cores.
+
+    `sizes` are None for a user's script: the calibration knows them.
+    """
     # Fits of another machine are better than nothing where its name has changed.
     any_fits = next(iter(calibration.fits.values()))
     machine = MachineFacts(
@@ -198,16 +221,16 @@ def local_cluster(
     return ClusterModel(
         machines={here.host: machine},
         model=_model(job, calibration),
-        job=job_facts(job, sizes),
+        job=_work(job, sizes, calibration),
         network=NetworkFacts(within=calibration.within),
         costs=calibration.costs,
-        sources=(_runs(calibration),),
+        sources=tuple(_runs(calibration)),
     )
 
 
 def pool_cluster(
     job: JobSpec,
-    sizes: DataSizes,
+    sizes: DataSizes | None,
     calibration: Calibration,
     inventory: Inventory,
     own: Reference | None,
@@ -222,18 +245,18 @@ def pool_cluster(
         inventory,
         calibration,
         reference=reference,
-        convolutions=job.model.name in _CONVOLUTIONAL,
+        convolutions=_has_convolutions(job, calibration),
     )
     measured = list(calibration.fits.values())
     scaled = [name for name, one in machines.items() if one.fits not in measured]
-    sources = [_runs(calibration)]
+    sources = _runs(calibration)
     if scaled and reference is not None:
         sources.append(f"probed speed against {reference.host} for {', '.join(scaled[:6])}")
     sources += [f"{name} left out: {reason}" for name, reason in unknown.items()]
     return ClusterModel(
         machines=machines,
         model=_model(job, calibration),
-        job=job_facts(job, sizes),
+        job=_work(job, sizes, calibration),
         network=NetworkFacts(within=calibration.within, pairs=pool_links(inventory)),
         costs=calibration.costs,
         sources=tuple(sources),
@@ -241,9 +264,22 @@ def pool_cluster(
 
 
 def _model(job: JobSpec, calibration: Calibration) -> ModelFacts:
+    if calibration.script is not None:
+        return calibration.model
     return msgspec.structs.replace(calibration.model, num_moments=len(job.optimizer.slots))
 
 
-def _runs(calibration: Calibration) -> str:
-    count = len(calibration.runs)
-    return f"{count} earlier run{'' if count == 1 else 's'} of the same model and data"
+def _has_convolutions(job: JobSpec, calibration: Calibration) -> bool:
+    script = calibration.script
+    return job.model.name in _CONVOLUTIONAL if script is None else script.has_convolutions
+
+
+def _runs(calibration: Calibration) -> list[str]:
+    count, script = len(calibration.runs), calibration.script
+    runs = f"{count} earlier run{'' if count == 1 else 's'}"
+    if script is None:
+        return [f"{runs} of the same model and data"]
+    if not script.between_s:
+        # Trials end within the loop.
+        return [f"{runs} of the script, without what it does between epochs and at its end"]
+    return [f"{runs} of the script"]

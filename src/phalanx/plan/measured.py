@@ -17,14 +17,17 @@ import numpy as np
 
 from phalanx.errors import SpecError, StoreError
 from phalanx.records.attempts import split_attempts
-from phalanx.records.events import AnyEvent, ProcessSample, Served, Started, Step
+from phalanx.records.events import AnyEvent, NetworkBuilt, ProcessSample, Served, Started, Step
 from phalanx.records.log import read_logs
 from phalanx.records.manifest import read_manifest
 from phalanx.records.rundir import RunDir
+from phalanx.records.script_trained import ScriptTrained
 from phalanx.records.step_phases import Comparison
+from phalanx.records.summary import Summary
 from phalanx.spec.job import JobSpec
 from phalanx.spec.kinds import kind_of
 from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.program import complete_job
 
 # Warm-up steps of each process, or a quarter of a short run; see `_num_skipped`.
 _WARM_UP_STEPS = 5
@@ -74,6 +77,16 @@ class RunMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """Pairs of batch size and peak memory of a worker."""
     server_push_s: float | None = None
     """A server's time per push."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of the parameters; empty: the run did not record them."""
+    script: ScriptTrained | None = None
+    """What the user's script has declared; None: it is a job of ours."""
+
+    @property
+    def num_moments(self) -> int:
+        """Return the optimiser's state values per parameter."""
+        slots = len(self.job.optimizer.slots)
+        return slots if self.script is None else self.script.num_moments
 
 
 def measure_run(run: RunDir) -> RunMeasures | None:
@@ -95,7 +108,8 @@ def measure_run(run: RunDir) -> RunMeasures | None:
     other = job.backend != "native" or bool(job.strategy.resolved) or job.strategy.splits_model
     if other or job.inject or job.profile or not kind_of(job.strategy).predictor:
         return None
-    logs = read_logs(run.path / "events", Started, Step, ProcessSample, Served)
+    kinds = (Started, NetworkBuilt, Step, ProcessSample, Served, ScriptTrained)
+    logs = read_logs(run.path / "events", *kinds)
     workers = _last_attempt(logs)
     if not workers:
         return None
@@ -107,6 +121,11 @@ def measure_run(run: RunDir) -> RunMeasures | None:
     started = {name: _started(events) for name, events in workers.items()}
     if any(len(own) < _LEAST_STEPS for own in steps.values()) or not all(started.values()):
         return None
+    script = _script(workers)
+    if job.program is not None:
+        if script is None:
+            return None
+        job = _completed(job, script, steps.values())
     starts = [one for one in started.values() if one is not None]
     # With the step before, whose end is the start time of the first.
     rates = [_rate(own[max(0, skipped[name] - 1) :]) for name, own in all_steps.items()]
@@ -130,12 +149,31 @@ def measure_run(run: RunDir) -> RunMeasures | None:
         precision=starts[0].precision,
         samples_per_s=sum(rate for rate in rates if rate is not None),
         communication_s=float(np.mean(exposed_s)),
-        startup_s=max(0.0, summary.elapsed_s - summary.train_s - summary.evaluate_s)
-        / max(1, summary.attempts),
+        startup_s=_startup_s(summary, script),
         warm_up_s=max(_warm_up_s(own, skipped[name]) for name, own in all_steps.items()),
         peak_bytes=_peaks(workers, steps),
         server_push_s=_server_push_s(logs),
+        shapes=_shapes(logs),
+        script=script,
     )
+
+
+def _script(workers: dict[str, list[AnyEvent]]) -> ScriptTrained | None:
+    events = (event for own in workers.values() for event in own)
+    return next((event for event in events if isinstance(event, ScriptTrained)), None)
+
+
+def _completed(job: JobSpec, script: ScriptTrained, steps: Iterable[Sequence[Step]]) -> JobSpec:
+    """Return a script's job with the batch that its workers had, of which a trial takes a part."""
+    rows = sum(int(np.median([step.num_samples for step in own])) for own in steps)
+    return complete_job(job, epochs=script.epochs, global_batch=max(1, rows))
+
+
+def _startup_s(summary: Summary, script: ScriptTrained | None) -> float:
+    # A script evaluates and saves without saying so.
+    besides_s = summary.evaluate_s if script is None else script.between_s
+    spent_s = summary.elapsed_s - summary.train_s - besides_s
+    return max(0.0, spent_s) / max(1, summary.attempts)
 
 
 def _last_attempt(logs: dict[str, list[AnyEvent]]) -> dict[str, list[AnyEvent]]:
@@ -235,3 +273,10 @@ def _server_push_s(logs: dict[str, list[AnyEvent]]) -> float | None:
     ]
     pushes = sum(facts.pushes for facts in totals)
     return sum(facts.busy_s for facts in totals) / pushes if pushes else None
+
+
+def _shapes(logs: dict[str, list[AnyEvent]]) -> tuple[tuple[int, ...], ...]:
+    for event in logs.get("worker-0", ()):
+        if isinstance(event, NetworkBuilt):
+            return tuple(slot.shape for slot in event.parameters)
+    return ()

@@ -29,7 +29,6 @@ from phalanx.plan.result import StepParts, Throughput
 from phalanx.plan.workers import WorkerModels
 from phalanx.spec.parameter_server import ParameterServerSpec
 
-PUSH_BYTES = {"none": 4, "bf16": 2, "int8": 1}
 PULL_BYTES = {"none": 4, "bf16": 2}
 _SSP_SLOPE = 1.15
 # Pushes and answers interfere on machines that serve and work, beyond their sum. Fits to
@@ -39,6 +38,13 @@ _COLOCATED_RUSH = 1.35
 _RUSH_INWARD = 0.9
 # Fixed-point iteration with mild feedback: three rounds converge to below a per cent.
 _ROUNDS = 4
+
+
+def push_bytes(spec: ParameterServerSpec) -> int:
+    """Return the bytes of one entry of a pushed gradient."""
+    size = spec.compression.kind.pushed_bytes
+    assert size is not None, "refused by the spec"
+    return size
 
 
 def sealing_s(
@@ -116,7 +122,7 @@ def demand_of(group: WorkerModels, spec: ParameterServerSpec, cluster: ClusterMo
 def _traffic(spec: ParameterServerSpec, cluster: ClusterModel) -> tuple[int, int]:
     """Return the bytes of one push of the whole model, and of its answer."""
     size = cluster.model.num_parameters
-    return size * PUSH_BYTES[spec.compression], size * PULL_BYTES[spec.pull_compression]
+    return size * push_bytes(spec), size * PULL_BYTES[spec.pull_compression]
 
 
 class _Ways(msgspec.Struct, frozen=True, kw_only=True):

@@ -100,16 +100,22 @@ def job_of(job: JobSpec, candidate: Candidate) -> JobSpec:
     mapping: dict[str, object] = dict(to_mapping(job))
     mapping |= {
         "workers": candidate.num_workers,
-        "batch": _batch(candidate),
         "strategy": to_mapping(candidate.strategy),
-        "precision": candidate.precision,
     }
+    shares = _shares(candidate)
+    if job.program is not None:
+        # Its script says the rest.
+        mapping["program"] = {**to_mapping(job.program), "shares": shares}
+    else:
+        batch: dict[str, object] = {"global": candidate.global_batch}
+        mapping["batch"] = batch if shares is None else batch | {"shares": shares}
+        mapping["precision"] = candidate.precision
     return job_from_mapping(mapping)
 
 
-def _batch(candidate: Candidate) -> dict[str, object]:
+def _shares(candidate: Candidate) -> list[float] | None:
+    """Return the share of each worker; None: equal ones."""
     sizes = [size for seat in candidate.seats for size in seat.batches]
-    batch: dict[str, object] = {"global": candidate.global_batch}
     if max(sizes) - min(sizes) > 1 and not candidate.strategy.hands_out_batches:
-        batch["shares"] = [float(size) for size in sizes]
-    return batch
+        return [float(size) for size in sizes]
+    return None

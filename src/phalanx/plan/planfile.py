@@ -157,10 +157,12 @@ def plan_without(plan: Plan, names: Sequence[str]) -> Plan:
         evaluator=left[0].evaluator or any(seat.evaluator for seat in gone),
     )
     seats = (helping, *left[1:])
-    batch = {"global": plan.job["batch"]["global"]}
-    if plan.job["batch"].get("shares"):
-        batch["shares"] = [float(size) for seat in seats for size in seat.batches]
-    job = {**plan.job, "workers": workers, "batch": batch}
+    # A user's script says its batch itself.
+    place = "program" if plan.job.get("program") else "batch"
+    given = plan.job[place]
+    if given.get("shares"):
+        given = {**given, "shares": [float(size) for seat in seats for size in seat.batches]}
+    job = {**plan.job, "workers": workers, place: given}
     return msgspec.structs.replace(plan, job=job, seats=seats)
 
 

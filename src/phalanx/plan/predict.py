@@ -150,7 +150,7 @@ def _total(
         (1 - worker.fit.backward_share) * worker.fit.per_sample_s for worker in group.workers
     )
     evaluate_s = job.evaluated_samples * forwards / len(group.workers) ** 2
-    besides_s = costs.startup_s + job.epochs * costs.checkpoint_s + evaluate_s
+    besides_s = costs.startup_s + job.epochs * costs.checkpoint_s + evaluate_s + job.script_s
     besides_s += (len(phases) - 1) * costs.switch_s
     training_s = step_s * batches + warm_s
     total_s = training_s + around(besides_s, _BESIDES_ERROR)

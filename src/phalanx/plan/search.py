@@ -267,7 +267,7 @@ def _effect_refusal(variant: Variant, predicted: Prediction, objective: Objectiv
     if variant.effect == "rounded":
         return "rounds to bf16; --accept rounded allows it"
     if variant.effect == "lossy":
-        return "sends low-rank gradients; --accept lossy allows it"
+        return "sends parts of gradients later; --accept lossy allows it"
     if predicted.staleness > 0:
         return f"gradients about {predicted.staleness:.1f} updates old; --accept stale allows it"
     return "replicas drift apart between averages; --accept stale allows it"

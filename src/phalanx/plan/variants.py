@@ -1,7 +1,7 @@
 """Enumerate the variants on given machines: strategies, servers, batch splits, precisions. Pure.
 
 Every variant declares its effect on the result: `exact` equals one machine up to summation order,
-`rounded` sends or computes in bf16, `lossy` sends a part of each gradient later, `stale` uses
+`rounded` sends or computes in fewer bits, `lossy` sends a part of each gradient later, `stale` uses
 gradients of older parameters or replicas that diverge. The job's own strategy counts as exact: it
 was requested.
 """
@@ -15,9 +15,11 @@ import msgspec
 
 from phalanx.plan.facts import ClusterModel, MachineFacts
 from phalanx.plan.placement import Candidate, Seat, equal_split, split_batch
+from phalanx.spec.compression import Bf16Spec, PowerSgdSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
+from phalanx.spec.program import PRECISION
 from phalanx.spec.split import SplitSpec
 from phalanx.spec.strategy import Effect, StrategySpec
 from phalanx.spec.switch import SwitchSpec
@@ -67,6 +69,8 @@ def _worker_counts(machines: Sequence[MachineFacts]) -> list[tuple[int, ...]]:
 
 
 def _precisions(job: JobSpec) -> tuple[str, ...]:
+    if job.program is not None:
+        return (PRECISION,)
     return ("fp32", "bf16") if job.precision == "auto" else (job.precision,)
 
 
@@ -77,13 +81,17 @@ def _strategies(num_workers: int, job: JobSpec, cluster: ClusterModel) -> list[S
     served = ParameterServerSpec
     found: list[StrategySpec] = [
         AllreduceSpec(),
-        AllreduceSpec(compression="bf16"),
+        AllreduceSpec(compression=Bf16Spec()),
+        AllreduceSpec(compression=PowerSgdSpec()),
         served(consistency="bsp", servers="colocated"),
         served(consistency="bsp"),
         served(servers="colocated", dispatch="dynamic"),
         served(dispatch="dynamic"),
         served(
-            servers="colocated", dispatch="dynamic", compression="bf16", pull_compression="bf16"
+            servers="colocated",
+            dispatch="dynamic",
+            compression=Bf16Spec(),
+            pull_compression="bf16",
         ),
         served(consistency="ssp", servers="colocated"),
         LocalSgdSpec(),
@@ -93,6 +101,8 @@ def _strategies(num_workers: int, job: JobSpec, cluster: ClusterModel) -> list[S
         found.append(SplitSpec())
     if not own.is_single and own not in found:
         found.insert(0, own)
+    if cluster.job.in_step_only:
+        return [one for one in found if not one.uses_servers and len(one.strategies()) == 1]
     return found
 
 
@@ -145,9 +155,9 @@ def _batches(
     ]
     known = [fit for fit in fits if fit is not None]
     # With dynamic dispatch, fast workers take more batches by themselves.
-    handed_out = strategy.hands_out_batches
+    even = strategy.hands_out_batches or cluster.job.splits_evenly
     # Every worker of a split receives the whole batch, so the split of the batch does not matter.
-    if handed_out or strategy.splits_model or len(known) < len(fits):
+    if even or strategy.splits_model or len(known) < len(fits):
         return equal_split(global_batch, num_workers)
     each = [fit for fit, count in zip(known, counts, strict=True) for _ in range(count)]
     return split_batch(global_batch, each)

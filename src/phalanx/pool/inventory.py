@@ -18,14 +18,14 @@ _MEMORY_SLACK = 0.9
 _CLOCK_LIMIT_S = 1.0
 
 
-def identity(machine: MachineSpec, ssh_config: str | None) -> str:
-    """Return the key of a machine for caches and links: its ssh destination and interpreter.
+def identity(machine: MachineSpec, reached_by: str | None) -> str:
+    """Return the key of a machine for caches and links: how it is reached, and its interpreter.
 
     Names and prices do not matter, so a machine that is renamed keeps its probe.
     """
     user = f"{machine.user}@" if machine.user else ""
     port = f":{machine.port}" if machine.port else ""
-    config = f" by {ssh_config}" if ssh_config else ""
+    config = f" by {reached_by}" if reached_by else ""
     return f"{user}{machine.host.lower()}{port} {machine.python}{config}"
 
 
@@ -94,7 +94,7 @@ def merge(pool: PoolSpec, probes: Mapping[str, Probe]) -> Inventory:
         pool: The declarations.
         probes: Probes by machine identity; some or all may be missing.
     """
-    keys = [identity(one, pool.ssh_config) for one in pool.machines]
+    keys = [identity(one, pool.reached_by) for one in pool.machines]
     members = zip(pool.machines, keys, strict=True)
     return Inventory(pool.pool, tuple(Member(one, key, probes.get(key)) for one, key in members))
 

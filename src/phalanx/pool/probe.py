@@ -20,12 +20,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from phalanx.agent.line import Fault, MachineFault, Route
 from phalanx.agent.remote.measure import TOKEN_LENGTH
 from phalanx.agent.session import Session
-from phalanx.agent.ssh import Fault, LocalRoute, MachineFault, SshRoute
+from phalanx.agent.ssh import LocalRoute
 from phalanx.errors import LaunchError
 from phalanx.pool.facts import ClockOffset, HostFacts, HostLink, HostSpeed, Probe
 from phalanx.pool.inventory import identity
+from phalanx.pool.scheduler import open_routes
 from phalanx.spec.machine import MachineSpec
 from phalanx.spec.pool import PoolSpec
 
@@ -117,7 +119,10 @@ def probe_pool(
     """
     with contextlib.ExitStack() as stack:
         threads = stack.enter_context(ThreadPoolExecutor(min(_MAX_THREADS, len(pool.machines))))
-        hosts = [_ProbedHost(SshRoute(one, pool.ssh_config), options) for one in pool.machines]
+        route = stack.enter_context(open_routes(pool))
+        keys = [identity(one, pool.reached_by) for one in pool.machines]
+        pairs = zip(keys, pool.machines, strict=True)
+        hosts = [_ProbedHost(key, route(one), options) for key, one in pairs]
         for host in hosts:
             stack.callback(host.session.close)
         list(threads.map(lambda host: host.probe(on_progress), hosts))
@@ -136,9 +141,9 @@ def probe_pool(
 class _ProbedHost:
     """One machine during a probe; used by one thread at a time."""
 
-    def __init__(self, route: SshRoute, options: ProbeOptions) -> None:
+    def __init__(self, key: str, route: Route, options: ProbeOptions) -> None:
         self.session = Session(route)
-        self.key = identity(route.machine, route.config)
+        self.key = key
         self.fault: Fault | None = None
         self.links: dict[str, HostLink] = {}
         self.link_faults: dict[str, str] = {}

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from phalanx.errors import EngineError
-from phalanx.program.script import BackwardDone, Script, StepEntered, WantBatch, WantEpoch
+from phalanx.program.script import (
+    BackwardDone,
+    Script,
+    StepEntered,
+    WantBatch,
+    WantEpoch,
+    WantTotal,
+)
 from phalanx.program.seeds import seed_batch
 from phalanx.program.source import BatchCut, MicroBatch
 from phalanx.program.taps import Backward, scaled_roots
@@ -26,10 +33,10 @@ class LaunchedDriver:
     Attributes:
         script: The greenlet of the script.
         model: Its parameters in flat buffers; None until the loop has begun.
-        collective: The workers; None until the loop has begun.
+        collective: The workers; None until the loop has begun, and where they form no group.
         turn: The update that the script works on.
-        skips_step: Whether the optimiser's step is left out: the update was made elsewhere, or
-            this worker had no sample.
+        skips_step: Whether the optimiser's step is left out: this worker had no sample, and
+            updates by itself.
     """
 
     script: Script
@@ -58,7 +65,8 @@ class LaunchedDriver:
         if turn is None:
             return None
         batch = turn.draw()
-        seed_batch(self.seed, self.cut.rank, turn.step, turn.index)
+        rank = self.cut.rank if turn.rank is None else turn.rank
+        seed_batch(self.seed, rank, turn.step, turn.num_drawn - 1)
         turn.clock()
         return batch
 
@@ -71,7 +79,7 @@ class LaunchedDriver:
             EngineError: There are more passes than the script has declared.
         """
         turn, model = self.turn, self.model
-        if turn is None or turn.current is None or model is None:
+        if turn is None or turn.num_drawn == 0 or model is None:
             original(roots, grads, **others)
             return
         if turn.passes_left == 0:
@@ -80,9 +88,10 @@ class LaunchedDriver:
                 "already; say session.setup(..., passes=N) for N backward passes of each batch"
             )
         turn.forward_s += turn.clock()
+        index = turn.begin_pass(model.setups[0].passes if len(model.setups) == 1 else None)
         if roots[0].numel() == 1:
-            turn.note_loss(float(roots[0].detach()))
-        weight = turn.weigh(turn.index)
+            turn.loss_sum += float(roots[0].detach()) * turn.samples(index)
+        weight = turn.weigh(index)
         model.begin_pass(keep_sum=self.cut.rank == 0)
         is_last = turn.passes_left == 1
         if is_last:
@@ -91,10 +100,11 @@ class LaunchedDriver:
         if is_last:
             model.replicas[0].flat.finish()
         turn.backward_s += turn.clock()
+        turn.gradient_version = model.replicas[0].gradients._version
         if turn.passes_left is not None:
             turn.passes_left -= 1
         if is_last:
-            self.script.ask(BackwardDone())
+            self.skips_step = not self.script.ask(BackwardDone())
 
     def step(self, index: int, apply: Callable[[], Any]) -> Any:
         """Make the step of an optimiser; that of several exchanges its gradients first."""
@@ -104,16 +114,31 @@ class LaunchedDriver:
         model.check_groups()
         if len(model.replicas) > 1:
             return self.script.ask(StepEntered(index))
-        if self.skips_step:
-            # A scheduler warns otherwise that it comes before the first step.
-            model.setups[0].optimizer._opt_called = True  # type: ignore[attr-defined]
+        # A scheduler warns otherwise that it comes before the first step.
+        model.setups[0].optimizer._opt_called = True  # type: ignore[attr-defined]
+        if model.is_served:
+            return self.script.ask(StepEntered(index))
+        return None if self.skips_step else apply()
+
+    def clip(self, parameters: list[Tensor], largest: float, kind: float) -> Tensor | None:
+        """Leave clipping to servers, which know the whole gradient; None: it is done here."""
+        turn, model = self.turn, self.model
+        if turn is None or turn.num_drawn == 0 or model is None or kind != 2:
             return None
-        return apply()
+        if not model.clips_elsewhere(parameters, largest):
+            return None
+        norms = [torch.linalg.vector_norm(p.grad) for p in parameters if p.grad is not None]
+        return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
 
     def total(self, values: list[float]) -> list[float]:
         """Add numbers over all workers, which all call it together."""
-        if self.collective is None:
+        self.script.refuse_copies()
+        if self.model is None:
             raise EngineError("session.report() adds over workers; call it after the loop begins")
+        if self.collective is None:
+            answer = self.script.ask(WantTotal(values))
+            assert isinstance(answer, list)
+            return answer
         summed = torch.tensor([float(len(values)), *values], dtype=torch.float64)
         self.collective.all_reduce(summed)
         if summed[0].item() != len(values) * self.collective.size:

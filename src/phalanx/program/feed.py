@@ -70,14 +70,15 @@ class Feed:
 class EvaluationFeed:
     """The rows of this worker in data that is evaluated on; batches without any are left out."""
 
-    def __init__(self, source: Any, driver: Driver) -> None:
+    def __init__(self, source: Any, driver: Driver, *, own: bool = False) -> None:
         self._source = source
         self._driver = driver
+        self._own = own
 
     def __iter__(self) -> Iterator[Any]:
         cut = self._driver.cut
         source = self._source
-        if cut.size == 1:
+        if cut.size == 1 or self._own:
             yield from source() if callable(source) else source
             return
         if (

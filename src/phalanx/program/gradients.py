@@ -7,13 +7,35 @@ scripts drop theirs by `zero_grad()`, so each fresh one is copied home by a hook
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
 from phalanx.engine.flat import OnBucketReady, layout_of
 from phalanx.engine.layout import FlatLayout
 from phalanx.errors import EngineError
+
+
+def save_plainly(model: nn.Module) -> None:
+    """Let `state_dict()` of a model return copies: files would hold all of the flat buffer.
+
+    Libraries refuse to save tensors of one storage; those that the model itself shares stay shared.
+    """
+
+    def copied(module: nn.Module, state: dict[str, Any], prefix: str, metadata: object) -> None:
+        if module is not model:  # a deep copy of it, with parameters of its own
+            return
+        copies: dict[object, Tensor] = {}
+        for name, value in state.items():
+            # Asked for with keep_vars, it is the parameter that is wanted.
+            if isinstance(value, Tensor) and not value.requires_grad:
+                key = value.data_ptr(), value.shape, value.stride()
+                if key not in copies:
+                    copies[key] = value.clone()
+                state[name] = copies[key]
+
+    model.register_state_dict_post_hook(copied)  # type: ignore[no-untyped-call]
 
 
 class ScriptGradients:
@@ -59,6 +81,11 @@ class ScriptGradients:
             self._watch(index, parameter)
 
     @property
+    def num_writes(self) -> int:
+        """How often the script has written to parameters; the exchange does not count."""
+        return sum(one._version for one in self._trained)
+
+    @property
     def trained_ids(self) -> list[int]:
         """Identities of the parameters, in the order of the layout."""
         return [id(one) for one in self._trained]
@@ -84,14 +111,18 @@ class ScriptGradients:
         for bucket in self._bucket_of:
             self._missing[bucket] += 1
 
-    def finish(self) -> None:
-        """Report the buckets that are left; parameters without a gradient count as zero."""
+    def finish(self, *, is_summed: bool = True) -> None:
+        """Report the buckets that are left; parameters without a gradient count as zero.
+
+        Args:
+            is_summed: Whether the exchange leaves the sum over all workers here; servers keep it.
+        """
         for parameter, home in zip(self._trained, self._homes, strict=True):
             if parameter.grad is None:
                 home.zero_()
         self._missing = [0] * len(self.buckets)
         self._fire()
-        self._holds_sum = self._on_ready is not None
+        self._holds_sum = is_summed and self._on_ready is not None
         self._on_ready = None
 
     def show_sum(self) -> None:
@@ -101,6 +132,28 @@ class ScriptGradients:
         for parameter, home in zip(self._trained, self._homes, strict=True):
             if parameter.grad is None and bool(home.any()):
                 parameter.grad = home
+
+    def is_all(self, parameters: Sequence[Tensor]) -> bool:
+        """Return whether these are all parameters that have a gradient, and no others."""
+        own = {id(one) for one in self._trained if one.grad is not None}
+        return own == {id(one) for one in parameters if one.grad is not None}
+
+    def is_changed(self, version: int) -> bool:
+        """Return whether someone has changed gradients since a version of their memory."""
+        if self.gradients._version != version:
+            return True
+        return any(
+            parameter.grad is not None and parameter.grad is not home
+            for parameter, home in zip(self._trained, self._homes, strict=True)
+        )
+
+    def bring_all_home(self) -> None:
+        """Copy gradients home that the script has replaced by others."""
+        for parameter, home in zip(self._trained, self._homes, strict=True):
+            if parameter.grad is None:
+                home.zero_()
+            elif parameter.grad is not home:
+                home.copy_(parameter.grad)
 
     def check(self) -> None:
         """Refuse parameters that the script has moved elsewhere since.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,22 +14,16 @@ from phalanx.engine.buffers import FlatBuffers
 from phalanx.engine.flat import OnBucketReady
 from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.result import EvaluationSums, StepResult
+from phalanx.engine.trained import OptimizerState
 from phalanx.errors import EngineError
-from phalanx.program.gradients import ScriptGradients
+from phalanx.program.gradients import ScriptGradients, save_plainly
 from phalanx.program.moments import ScriptOptimizer
-from phalanx.program.script import (
-    BackwardDone,
-    Script,
-    ScriptEnded,
-    StepEntered,
-    WantBatch,
-    WantEpoch,
-)
 from phalanx.program.session import ModelSetup
-from phalanx.program.stall_watch import StallWatch
-from phalanx.program.turn import LossScale, ScriptBatch, Turn
+from phalanx.program.turn import ScriptBatch
+from phalanx.program.turns import ScriptTurns
 
-_SCRIPT = "script"
+SCRIPT = "script"
+"""Name of the state of optimisers, schedulers and extras in a checkpoint."""
 
 
 class ScriptReplica:
@@ -62,7 +55,7 @@ class ScriptReplica:
         self._buffers = buffers
         self._turns = turns
         self._steps_by_call = steps_by_call
-        self._optimizer = ScriptOptimizer(setup.optimizer, flat)
+        self._optimizer: OptimizerState = ScriptOptimizer(setup.optimizer, flat)
         self.gradient_weight = 0.0
 
     @property
@@ -91,9 +84,13 @@ class ScriptReplica:
         return self._buffers()
 
     @property
-    def optimizer(self) -> ScriptOptimizer:
-        """The state of the script's optimiser."""
+    def optimizer(self) -> OptimizerState:
+        """The state of the script's optimiser, or of what steps in its place."""
         return self._optimizer
+
+    def step_by(self, optimizer: OptimizerState) -> None:
+        """Note that another optimiser steps in place of the script's."""
+        self._optimizer = optimizer
 
     def forward_backward(
         self, batch: Batch, on_bucket_ready: OnBucketReady | None = None, *, step: int
@@ -108,6 +105,15 @@ class ScriptReplica:
             return self._turns.take_result(batch)
         return self._turns.compute(batch, on_bucket_ready, step=step)
 
+    @property
+    def update_options(self) -> bytes:
+        """What servers have to know for an update: nothing, as there are none."""
+        return b""
+
+    def pass_over(self, batch: Batch, *, step: int) -> None:
+        """Let the script compute a batch of others, as all workers run it."""
+        self.forward_backward(batch, step=step)
+
     def counts(self, batch: Batch) -> bool:
         """Return False: a script's losses are weighed before they are differentiated."""
         return False
@@ -118,129 +124,7 @@ class ScriptReplica:
         if self._steps_by_call:
             self._setup.apply()
         else:
-            self._turns.run_on()
-
-
-class ScriptTurns:
-    """The loop's side of the turns that it takes with the script.
-
-    Args:
-        script: The script.
-        scale: Weighs its losses.
-        watch: Names it when it takes unusually long.
-        passes: Backward passes that it makes of each batch; None: any number.
-    """
-
-    def __init__(
-        self, script: Script, scale: LossScale, watch: StallWatch, *, passes: int | None
-    ) -> None:
-        self._script = script
-        self._watch = watch
-        self._scale = scale
-        self._passes = passes
-        self._turn: Turn | None = None
-        self.epoch = 0
-        """Told to the script when it begins one."""
-
-    def compute(
-        self, batch: ScriptBatch, on_bucket: OnBucketReady | None, *, step: int
-    ) -> StepResult:
-        """Let the script compute a batch; its gradients are complete then."""
-        self.give(batch, on_bucket, step=step)
-        if not isinstance(self._script.pending, BackwardDone):
-            raise EngineError(
-                f"{self._script.name} {_doing(self._script)} before the backward pass of its "
-                "batch; every batch of session.data() is trained on by loss.backward() and "
-                "optimizer.step(), and setup(accumulate=, passes=) say how many passes there are"
-            )
-        return self.take_result(batch)
-
-    def give(self, batch: ScriptBatch, on_bucket: OnBucketReady | None, *, step: int) -> None:
-        """Give the script a batch, and let it run to its next request."""
-        self.run_on()
-        while isinstance(self._script.pending, WantEpoch):
-            self._script.resume(self.epoch)
-        if not isinstance(self._script.pending, WantBatch):
-            raise EngineError(
-                f"{self._script.name} {_doing(self._script)} in the middle of an epoch, with "
-                "batches left; every sample of an epoch is used once, so let the loop over "
-                "session.data() run to its end, or shorten it by session.data(..., steps=N)"
-            )
-        passes = None if self._passes is None else self._passes * len(batch.micro)
-        self._turn = Turn(
-            step=step,
-            waiting=deque(batch.micro),
-            weigh=self._scale.weights(batch),
-            passes_left=passes,
-            on_bucket=on_bucket,
-            sums=self._scale.sums,
-            num_micro=len(batch.micro),
-        )
-        self._resume(self._turn)
-
-    def run_on(self) -> None:
-        """Let the script run on to its next batch, if it waits for the exchange."""
-        while isinstance(self._script.pending, BackwardDone):
-            self._resume()
-
-    def _resume(self, answer: object = None) -> None:
-        """Let the script run within an epoch, where others wait for it."""
-        self._watch.begin_turn()
-        try:
-            self._script.resume(answer)
-        finally:
-            self._watch.end_turn()
-
-    def end_epoch(self) -> None:
-        """Let the script leave its loop over batches, and run to the next epoch or its end."""
-        self.run_on()
-        if isinstance(self._script.pending, WantBatch):
-            self._script.resume(None)
-        if isinstance(self._script.pending, WantBatch):
-            from phalanx.program.standalone import second_pass
-
-            raise second_pass()
-
-    def finish(self) -> None:
-        """Let the script leave its loop over epochs, and run to its end."""
-        while not isinstance(self._script.pending, ScriptEnded):
-            if isinstance(self._script.pending, StepEntered):
-                raise EngineError(f"{self._script.name} trains on after its loop over epochs")
-            self._script.resume(None)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the script has ended."""
-        return isinstance(self._script.pending, ScriptEnded)
-
-    @property
-    def entered(self) -> int | None:
-        """The optimiser whose `step()` the script waits in."""
-        pending = self._script.pending
-        return pending.index if isinstance(pending, StepEntered) else None
-
-    def leave_step(self) -> None:
-        """Let the script run on from the step of an optimiser."""
-        self._resume()
-
-    def take_result(self, batch: ScriptBatch) -> StepResult:
-        """Return what came of the script's turn since it was last asked."""
-        assert self._turn is not None
-        result = self._turn.result(batch)
-        self._turn.loss_sum = self._turn.forward_s = self._turn.backward_s = 0.0
-        return result
-
-
-def _doing(script: Script) -> str:
-    match script.pending:
-        case ScriptEnded():
-            return "ended"
-        case WantEpoch():
-            return "begins the next epoch"
-        case WantBatch():
-            return "asks for the next batch"
-        case _:
-            return "calls optimizer.step()"
+            self._turns.run_on(steps=True)
 
 
 class ScriptModel:
@@ -274,6 +158,7 @@ class ScriptModel:
         nothing = torch.empty(0)
         start = 0
         for setup, named, size in zip(setups, trained, sizes, strict=True):
+            save_plainly(setup.model)
             flat = ScriptGradients(
                 named,
                 parameters=self.parameters[start : start + size],
@@ -289,6 +174,15 @@ class ScriptModel:
     def statistics(self) -> list[tuple[str, Tensor]]:
         """Return the running statistics by name, in the order of their flat buffer."""
         return self._statistics.named
+
+    @property
+    def is_served(self) -> bool:
+        """Whether servers make the optimiser's step."""
+        return False
+
+    def clips_elsewhere(self, parameters: Sequence[Tensor], largest: float) -> bool:
+        """Return whether others clip the gradients of these parameters in the next update."""
+        return False
 
     def begin_pass(self, *, keep_sum: bool) -> None:
         """Prepare all models for a backward pass of the script."""
@@ -339,7 +233,7 @@ class ScriptModel:
         state |= {f"frozen/{name}": value for name, value in self._frozen.items()}
         written = io.BytesIO()
         torch.save([_state_of(one) for one in self.setups], written)
-        state[_SCRIPT] = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
+        state[SCRIPT] = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -349,7 +243,7 @@ class ScriptModel:
             EngineError: It is of another script.
         """
         own = self.state()
-        for key in sorted((own.keys() | state.keys()) - {_SCRIPT}):
+        for key in sorted((own.keys() | state.keys()) - {SCRIPT}):
             here = tuple(own[key].shape) if key in own else "nothing"
             saved = tuple(state[key].shape) if key in state else "nothing"
             if here != saved:
@@ -358,10 +252,10 @@ class ScriptModel:
                     "resume with the script of the saved run"
                 )
         for key, value in state.items():
-            if key != _SCRIPT:
+            if key != SCRIPT:
                 own[key].copy_(value)
         try:
-            loaded = torch.load(io.BytesIO(state[_SCRIPT].numpy().tobytes()), weights_only=True)
+            loaded = torch.load(io.BytesIO(state[SCRIPT].numpy().tobytes()), weights_only=True)
             for setup, part in zip(self.setups, loaded, strict=True):
                 _restore(setup, part)
         except (KeyError, ValueError, RuntimeError, TypeError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ class _Relay(io.TextIOBase):
         self._log = log
         self._control = control
         self._line = ""
+        self._pid = os.getpid()
 
     @override
     def writable(self) -> bool:
@@ -33,6 +35,9 @@ class _Relay(io.TextIOBase):
     @override
     def write(self, text: str) -> int:
         self._log.write(text)
+        if os.getpid() != self._pid:
+            # A copy of this process, such as a loader's, has no connection of its own.
+            return len(text)
         whole, newline, self._line = (self._line + text).rpartition("\n")
         if newline:
             self._control.send(ScriptPrinted(whole[-_MOST_CHARACTERS:]))
@@ -56,7 +61,7 @@ class _Relay(io.TextIOBase):
 @contextmanager
 def relay_output(context: WorkerContext) -> Iterator[None]:
     """Show what this process prints, if it is the chief; the others' is in their logs."""
-    if context.spec.rank != 0:
+    if context.spec.role != "worker" or context.spec.rank != 0:
         yield
         return
     before = sys.stdout

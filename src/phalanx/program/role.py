@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,27 +12,31 @@ from phalanx.comm.base import Collective
 from phalanx.errors import SpecError
 from phalanx.program.current import set_session
 from phalanx.program.driver import LaunchedDriver
-from phalanx.program.model import ScriptModel, ScriptTurns
+from phalanx.program.model import ScriptModel
+from phalanx.program.network_record import record_script_network
 from phalanx.program.output import relay_output
+from phalanx.program.own_stream import OwnStream, check_strategy
 from phalanx.program.script import Script, ScriptEnded, run_file
 from phalanx.program.seeds import session_seed
+from phalanx.program.served_role import is_served, run_served
 from phalanx.program.session import Declared, ScriptSession
 from phalanx.program.several import SeveralModels
 from phalanx.program.source import BatchCut, seed_all
 from phalanx.program.stall_watch import StallWatch
-from phalanx.program.taps import tapped_backward
+from phalanx.program.taps import tapped_backward, tapped_clipping
 from phalanx.program.trainer import ScriptTrainer, describe_data
-from phalanx.program.turn import LossScale
-from phalanx.records.events import NetworkBuilt, Warned
-from phalanx.records.tensor_slot import TensorSlot
-from phalanx.spec.data import BatchSpec
+from phalanx.program.trial import describe_script, trial_end, trial_job
+from phalanx.program.turn import LossScale, start_sum
+from phalanx.program.turns import ScriptTurns
+from phalanx.records.events import Warned
+from phalanx.spec.program import PRECISION, complete_job
 from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.messages import Done
 from phalanx.wire.program import ScriptDeclared, ScriptPrinted
 from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.context import WorkerContext
-from phalanx.worker.lockstep import join_group
+from phalanx.worker.groups import join_group
 from phalanx.worker.loop import TrainLoop
 from phalanx.worker.torch_trainer import TrainSetup
 
@@ -50,23 +53,34 @@ def run_program(context: WorkerContext) -> Done:
     torch.set_num_threads(spec.threads)
     context.metrics.activity = f"running {program.name}"
     context.metrics.has_classes = False
-    driver = LaunchedDriver(BatchCut(spec.rank, context.job.workers, context.job.batch.shares))
+    # A server runs the script up to its loop, to know its model; it is no worker of it.
+    rank = spec.rank if spec.role == "worker" else context.job.workers + spec.rank
+    driver = LaunchedDriver(BatchCut.of(context.job, rank))
     session = ScriptSession(driver)
     script = driver.script = Script(
         lambda: run_file(_locate(context), program.args), name=program.name
     )
     seed_all(context.job.seed)
     set_session(session)
-    with relay_output(context), tapped_backward(driver.backward):
+    taps = tapped_backward(driver.backward), tapped_clipping(driver.clip)
+    with relay_output(context), taps[0], taps[1]:
         request = script.resume()
         if isinstance(request, ScriptEnded):
             raise SpecError(_no_loop(program.name, session))
         driver.seed = session_seed()
-        context = _declare(context, session.declared, driver.seed)
+        stream = _stream_without_length(context, session.declared)
+        if stream is None:
+            context = _declare(context, session.declared, driver.seed)
+        watch = StallWatch(program.name, lambda text: _tell(context, text))
+        if is_served(context.job):
+            with watch.watching():
+                return run_served(context, session, driver, watch)
         context.metrics.activity = "joining"
         driver.collective = collective = join_group(context)
-        watch = StallWatch(program.name, lambda text: _tell(context, text))
         try:
+            if stream is not None:
+                _agree_on_length(stream, collective)
+                context = _declare(context, session.declared, driver.seed)
             with watch.watching():
                 return _train(context, session, driver, collective, watch)
         finally:
@@ -98,6 +112,21 @@ def _no_loop(name: str, session: ScriptSession) -> str:
     return f"{name} ended before its loop over session.data() began"
 
 
+def _stream_without_length(context: WorkerContext, declared: Declared) -> OwnStream | None:
+    """Return the worker's own stream, if its length is for all workers to agree on."""
+    source = declared.source
+    if not isinstance(source, OwnStream):
+        return None
+    check_strategy(context.job.strategy)
+    return None if source.has_steps else source
+
+
+def _agree_on_length(stream: OwnStream, collective: Collective) -> None:
+    longest = torch.tensor([float(stream.num_batches)])
+    collective.all_reduce(longest, "max")
+    stream.agree(int(longest.item()))
+
+
 def _declare(context: WorkerContext, declared: Declared, seed: int) -> WorkerContext:
     """Tell the controller what the script has declared, and complete the job by it."""
     source = declared.source
@@ -116,8 +145,8 @@ def _declare(context: WorkerContext, declared: Declared, seed: int) -> WorkerCon
         order=source.digest(seed),
     )
     context.control.send(message)
-    batch = BatchSpec.model_validate({"global": message.global_batch})
-    job = context.job.model_copy(update={"epochs": message.epochs, "batch": batch})
+    job = complete_job(context.job, epochs=message.epochs, global_batch=message.global_batch)
+    job = trial_job(job, message.num_samples)
     return replace(context, spec=context.spec.model_copy(update={"job": job}))
 
 
@@ -131,14 +160,20 @@ def _train(
     declared, job = session.declared, context.job
     assert declared.data is not None
     first = declared.setups[0]
-    scale = LossScale(sums=first.sums, count=declared.data.count, total=_adder(collective))
+    scale = LossScale(
+        loss=first.loss,
+        count=declared.data.count,
+        total=start_sum(collective),
+        # Workers that update by themselves need not know of each other's samples.
+        own_streams=declared.data.own is not None and not job.strategy.applies_before_exchange,
+    )
     is_one = len(declared.setups) == 1
     turns = ScriptTurns(driver.script, scale, watch, passes=first.passes if is_one else None)
     model = ScriptModel(declared.setups, turns, bucket_bytes=job.strategy.bucket_size)
     driver.model = model
-    _record_network(context, model)
+    record_script_network(context, model)
     strategy = _attached(context, model, turns, collective)
-    startup_s = context.record_start("script", "the script decides")
+    startup_s = context.record_start(PRECISION, "the script decides")
     name = driver.script.name
     setup = TrainSetup(
         describe_data(name, declared.source.num_samples), model, strategy, collective
@@ -150,8 +185,13 @@ def _train(
     loop = TrainLoop(context, trainer)
     if context.spec.resume is not None:
         loop.restore()
-    loop.advance()
-    outcome = loop.conclude(precision="script", startup_s=startup_s)
+    limit = trial_end(job, declared.source.num_samples)
+    loop.advance(limit)
+    if limit is not None:
+        driver.script.abandon()
+    outcome = loop.conclude(precision=PRECISION, startup_s=startup_s)
+    if context.spec.rank == 0:
+        context.log.record(describe_script(_locate(context), declared, trainer.between_s))
     return Done(times=loop.times(), outcome=outcome)
 
 
@@ -164,43 +204,3 @@ def _attached(
         part.attach(replica, collective)
         parts.append(part)
     return parts[0] if len(parts) == 1 else SeveralModels(parts, turns)
-
-
-def _adder(collective: Collective) -> Callable[[torch.Tensor], Callable[[], torch.Tensor]]:
-    """Return a function that starts to add a tensor over all workers."""
-
-    def start(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-        pending = [collective.start_all_reduce(tensor)]
-
-        def wait() -> torch.Tensor:
-            while pending:
-                pending.pop().wait()
-            return tensor
-
-        return wait
-
-    return start
-
-
-def _record_network(context: WorkerContext, model: ScriptModel) -> None:
-    """Let the chief record which tensor lies where, so that weights can be named."""
-    if context.spec.rank != 0:
-        return
-    several = len(model.replicas) > 1
-    slots, start = [], 0
-    for index, replica in enumerate(model.replicas):
-        prefix = f"{index}." if several else ""
-        slots += [
-            TensorSlot(prefix + one.name, one.shape, start + one.start, channels_last=False)
-            for one in replica.layout.slots
-        ]
-        start += replica.layout.size
-    buffers, place = [], 0
-    for name, buffer in model.statistics():
-        buffers.append(TensorSlot(name, tuple(buffer.shape), place, channels_last=False))
-        place += buffer.numel()
-    context.log.record(
-        NetworkBuilt(
-            parameters=slots, buffers=buffers, input_shape=(), num_outputs=0, scale=[], shift=[]
-        )
-    )

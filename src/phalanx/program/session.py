@@ -8,9 +8,9 @@ A script declares its model, optimiser and data, then loops over `epochs` and it
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -18,7 +18,10 @@ from torch.optim import LBFGS, Optimizer
 
 from phalanx.errors import EngineError, SpecError
 from phalanx.program.feed import EvaluationFeed, Feed
+from phalanx.program.own_stream import OwnStream
+from phalanx.program.passes import Passes
 from phalanx.program.source import BatchCut, BatchSource, MicroBatch, open_source
+from phalanx.program.turn import LossForm
 
 
 class Driver(Protocol):
@@ -49,7 +52,7 @@ class ModelSetup:
     accumulate: int
     passes: int
     clip_norm: float | None
-    sums: bool
+    loss: LossForm
     extra: Mapping[str, Any]
     apply: Callable[..., Any]
     """The optimiser's own step, clipping included."""
@@ -62,7 +65,17 @@ class TrainData:
     given: Any
     steps: int | None
     count: Callable[[Any], Any] | None
+    own: BatchCut | None = None
+    """This worker among all, where it reads a stream of its own."""
     source: BatchSource | None = None
+
+    def open(self, accumulate: int) -> BatchSource:
+        """Open the data for a model that accumulates so many batches."""
+        if self.own is None:
+            return open_source(self.given, steps=self.steps, accumulate=accumulate)
+        wanted = self.steps * accumulate if self.steps is not None else None
+        passes = Passes.over(self.given, has_steps=wanted is not None)
+        return OwnStream(passes, self.own, wanted)
 
 
 @dataclass
@@ -84,9 +97,7 @@ class Declared:
         if self.data is None:
             raise SpecError("the script has no training data; call session.data(loader)")
         if self.data.source is None:
-            self.data.source = open_source(
-                self.data.given, steps=self.data.steps, accumulate=self.accumulate
-            )
+            self.data.source = self.data.open(self.accumulate)
         return self.data.source
 
     def check(self) -> None:
@@ -140,7 +151,7 @@ class ScriptSession:
         accumulate: int = 1,
         passes: int = 1,
         clip_norm: float | None = None,
-        loss: Literal["mean", "sum"] = "mean",
+        loss: LossForm = "mean",
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Declare a model and its optimiser; both stay as they are and are used as before.
@@ -152,7 +163,8 @@ class ScriptSession:
             accumulate: Batches whose gradients the script adds up before a step.
             passes: Backward passes that the script makes of each batch.
             clip_norm: Largest norm of the gradients, cut before each step.
-            loss: Whether the script's loss is a mean over the samples of a batch or a sum.
+            loss: What the script's loss is: the mean over a batch (`mean`), a sum over its samples
+                (`sum`), or divided by the count of all batches of the update (`update_mean`).
             extra: Further objects with `state_dict`, saved and restored with the run.
 
         Raises:
@@ -179,7 +191,7 @@ class ScriptSession:
             accumulate=accumulate,
             passes=passes,
             clip_norm=clip_norm,
-            sums=loss == "sum",
+            loss=loss,
             extra=dict(extra or {}),
             apply=functools.partial(_apply, model, real, clip_norm),
         )
@@ -199,6 +211,7 @@ class ScriptSession:
         source: Any,
         *,
         train: bool = True,
+        own: bool = False,
         steps: int | None = None,
         count: Callable[[Any], Any] | None = None,
     ) -> Feed | EvaluationFeed:
@@ -209,6 +222,9 @@ class ScriptSession:
         Args:
             source: A `DataLoader`, an iterable of batches, or a function that returns one.
             train: False: data to evaluate on, shared out likewise; add up with `report`.
+            own: Whether each worker reads other data, by a loader built for its `rank` and `size`:
+                its batches are then this worker's, and one that ends before the others' goes on
+                with rows that count nothing.
             steps: Updates that the loop makes, over as many passes as it takes; None: one pass.
             count: What the loss of a batch is the mean over, such as its tokens; None: samples.
 
@@ -216,11 +232,11 @@ class ScriptSession:
             SpecError: It is the second training data, or has no length and no `steps`.
         """
         if not train:
-            return EvaluationFeed(source, self._driver)
+            return EvaluationFeed(source, self._driver, own=own)
         self._refuse_late("data")
         if self._feed is not None:
             raise SpecError("session.data() was called twice for training; a script has one feed")
-        self.declared.data = TrainData(source, steps, count)
+        self.declared.data = TrainData(source, steps, count, self._driver.cut if own else None)
         self._feed = Feed(self, self._driver)
         return self._feed
 
@@ -266,6 +282,10 @@ class ScriptSession:
         }
         self.reports.setdefault(part, {}).update(found)
         return {name: one / count if count else 0.0 for name, (one, count) in found.items()}
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """Add numbers over all workers, which all call it together, within or after the loop."""
+        return self._driver.total(list(values))
 
     def begin(self) -> None:
         """Close the declarations; the first batch or epoch calls it."""

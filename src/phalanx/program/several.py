@@ -9,8 +9,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from phalanx.data.stream import Batch
-from phalanx.program.model import ScriptTurns
 from phalanx.program.turn import ScriptBatch
+from phalanx.program.turns import ScriptTurns
 from phalanx.strategy.base import StepFacts, Strategy
 
 
@@ -51,6 +51,11 @@ class SeveralModels(Strategy):
     def synchronize(self) -> None:
         for part in self._parts:
             part.synchronize()
+
+    @override
+    def take_note(self) -> str | None:
+        notes = [note for part in self._parts if (note := part.take_note()) is not None]
+        return "; ".join(notes) or None
 
     @override
     def export_state(self) -> dict[str, Tensor]:

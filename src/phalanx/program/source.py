@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -24,10 +24,14 @@ from typing_extensions import override
 
 from phalanx.data.order import share_sizes
 from phalanx.engine.rng import draw_seed
-from phalanx.errors import DataError, SpecError
+from phalanx.errors import DataError
+from phalanx.program.passes import Passes, begin_epoch
 from phalanx.program.rows import count_rows, take_rows
+from phalanx.spec.job import JobSpec
 
 _MASK32 = 2**32 - 1
+STAND_IN_ROWS = 2
+"""What a worker without a sample computes, for nothing; batch norm refuses a single row."""
 # Enough to tell two orders apart.
 _COMPARED_BATCHES = 64
 
@@ -39,12 +43,33 @@ class BatchCut:
     rank: int = 0
     size: int = 1
     shares: Sequence[float] | None = None
+    part: float = 1.0
+    """Part of each batch that is used at all; less than 1 where only speed is measured."""
+
+    @classmethod
+    def of(cls, job: JobSpec, rank: int) -> BatchCut:
+        """Return the cut of one worker of a job, completed by its script or not."""
+        program = job.program
+        if program is None:
+            return cls(rank, job.workers, job.batch.shares)
+        part = program.trial.part if program.trial is not None else 1.0
+        return cls(rank, job.workers, job.batch.shares or program.shares, part)
 
     def bounds(self, count: int) -> tuple[int, int]:
-        """Return first and last row (excluded) of this worker in a batch of so many rows."""
-        sizes = share_sizes(count, self.size, self.shares)
+        """Return first and last row (excluded) of this worker in a batch of so many rows.
+
+        A server, which runs the script up to its loop, has a rank behind the workers' and no row.
+        """
+        if self.rank >= self.size:
+            return count, count
+        sizes = share_sizes(self.used(count, self.size), self.size, self.shares)
         start = sum(sizes[: self.rank])
         return start, start + sizes[self.rank]
+
+    def used(self, count: int, num_workers: int) -> int:
+        """Return how many rows of a batch its workers compute."""
+        # Two each, where there are as many: batch norm refuses a single row.
+        return max(min(count, 2 * num_workers), round(self.part * count))
 
 
 @dataclass(frozen=True)
@@ -66,9 +91,11 @@ class BatchSource(ABC):
         num_samples: Samples of one pass.
         counts_rows: Whether a batch counts as many samples as it has rows; a stream's all count as
             `batch_size`, since its rows are not known in advance.
+        is_even: Whether every batch but the last of a pass is known to have `batch_size` rows.
     """
 
     counts_rows = True
+    is_even = False
 
     batch_size: int
     num_batches: int
@@ -121,6 +148,8 @@ class IndexedSource(BatchSource):
         self._per_pass = len(first)
         self.batch_size = loader.batch_size or max(map(len, first))
         self.num_batches = num_batches or self._per_pass
+        ends = first[:-1] if self.num_batches <= self._per_pass else first
+        self.is_even = all(len(one) == self.batch_size for one in ends)
         whole, rest = divmod(self.num_batches, self._per_pass)
         in_pass = sum(map(len, first))
         self.num_samples = whole * in_pass + sum(len(one) for one in first[:rest])
@@ -145,17 +174,27 @@ class IndexedSource(BatchSource):
                 first += 1
             yield from self._load(drawn[first:], number, cut=cut, seed=seed)
 
+    def numbered(self, epoch: int, *, seed: int) -> list[tuple[int, list[int]]]:
+        """Return the samples of every batch of an epoch, each with the number of its pass."""
+        passes = -(-self.num_batches // self._per_pass)
+        numbers = range(epoch * passes, (epoch + 1) * passes)
+        drawn = ((number, batch) for number in numbers for batch in self._draw(number, seed=seed))
+        return list(islice(drawn, self.num_batches))
+
+    def fetch(self, samples: Sequence[int], number: int, *, seed: int) -> object:
+        """Read samples of a pass into one batch, in this process."""
+        dataset: Any = _SeededDataset.over(self._loader.dataset, draw_seed(seed, number, 1))
+        return self._loader.collate_fn([dataset[one] for one in samples])
+
     def _draw(self, number: int, *, seed: int) -> list[list[int]]:
         """Draw one pass of the loader: the samples of each global batch."""
         loader = self._loader
         key = draw_seed(seed, number, 0)
+        begin_epoch(loader, number)
         for owner in (loader, loader.sampler, loader.batch_sampler):
             generator = getattr(owner, "generator", None)
             if isinstance(generator, torch.Generator):
                 generator.manual_seed(key & (2**63 - 1))
-            set_epoch = getattr(owner, "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(number)
         with seeded(key):
             return [list(batch) for batch in cast(Iterable[Any], loader.batch_sampler)]
 
@@ -169,8 +208,8 @@ class IndexedSource(BatchSource):
             for batch in batches:
                 start, stop = cut.bounds(len(batch))
                 counts.append((stop - start, len(batch)))
-                # A worker without a row computes one that counts nothing.
-                yield batch[start:stop] or batch[:1]
+                # A worker without a row computes some that count nothing.
+                yield batch[start:stop] or batch[:STAND_IN_ROWS]
 
         own = DataLoader(
             _SeededDataset.over(loader.dataset, draw_seed(seed, number, 1)),
@@ -219,34 +258,17 @@ class StreamSource(BatchSource):
     """Batches that come one after another: every worker reads all of them, and takes its rows.
 
     Args:
-        make: Begins a pass; called with its number.
-        batch_size: Rows of a usual batch; None: those of the first.
+        passes: What the script gave.
         num_batches: Of one pass of the script's loop; shorter streams are read again.
-        restarts: Whether `make` can be called more than once.
     """
 
     counts_rows = False
 
-    def __init__(
-        self,
-        make: Callable[[int], Iterator[object]],
-        *,
-        batch_size: int | None,
-        num_batches: int,
-        restarts: bool,
-    ) -> None:
-        if batch_size is None:
-            head = list(islice(make(0), 1))
-            if not head:
-                raise DataError("the stream given to session.data() has no batch")
-            batch_size = count_rows(head[0])
-            if not restarts:
-                make = _with_head(head, make)
-        self._make = make
-        self._restarts = restarts
-        self.batch_size = batch_size
+    def __init__(self, passes: Passes, num_batches: int) -> None:
+        self._passes = passes
+        self.batch_size = passes.batch_size
         self.num_batches = num_batches
-        self.num_samples = num_batches * batch_size
+        self.num_samples = num_batches * self.batch_size
 
     @override
     def digest(self, seed: int) -> str:
@@ -263,83 +285,36 @@ class StreamSource(BatchSource):
                 continue
             count = count_rows(batch)
             start, stop = cut.bounds(count)
-            own = take_rows(batch, start, stop) if stop > start else take_rows(batch, 0, 1)
-            yield MicroBatch(own, stop - start, count)
+            own = (start, stop) if stop > start else (0, min(count, STAND_IN_ROWS))
+            yield MicroBatch(take_rows(batch, *own), stop - start, count)
 
     def _endless(self, epoch: int, seed: int) -> Iterator[object]:
         for number in range(1 << 31):
             found = False
             # Not restored: a stream draws while it is read.
             seed_all(draw_seed(draw_seed(seed, epoch, number), 0, 0))
-            for batch in self._make(epoch):
+            for batch in self._passes.begin():
                 found = True
                 yield batch
-            if not found or not self._restarts:
+            if not found or not self._passes.restarts:
                 raise DataError(
                     "the stream given to session.data() has ended before the script's loop; give "
                     "fewer 'steps', or something that can be read again, such as a function"
                 )
 
 
-def _with_head(
-    head: list[object], make: Callable[[int], Iterator[object]]
-) -> Callable[[int], Iterator[object]]:
-    return lambda number: chain(head, make(number))
-
-
 def open_source(source: object, *, steps: int | None, accumulate: int) -> BatchSource:
-    """Make a source of what the user gave to `session.data`.
+    """Make a source of what the user gave to `session.data`, the same for all workers.
 
     Raises:
         SpecError: It cannot be read in batches, or its length is not known.
     """
     wanted = steps * accumulate if steps is not None else None
-    if isinstance(source, DataLoader):
-        if not isinstance(source.dataset, IterableDataset) and source.batch_sampler is not None:
-            return IndexedSource(source, wanted)
-        return StreamSource(
-            lambda _: iter(source),
-            batch_size=source.batch_size,
-            num_batches=wanted or _length(source),
-            restarts=True,
-        )
-    if isinstance(source, Dataset) and not isinstance(source, IterableDataset):
-        raise SpecError(
-            "session.data() got a Dataset, which does not say how many samples are a batch; wrap "
-            "it in a DataLoader"
-        )
-    if callable(source):
-        if wanted is None:
-            raise _no_length(source)
-        return StreamSource(
-            lambda _: iter(source()), batch_size=None, num_batches=wanted, restarts=True
-        )
-    if isinstance(source, Iterator):
-        return StreamSource(
-            lambda _: source, batch_size=None, num_batches=wanted or _length(source), restarts=False
-        )
-    if isinstance(source, Iterable):
-        return StreamSource(
-            lambda _: iter(source),
-            batch_size=None,
-            num_batches=wanted or _length(source),
-            restarts=True,
-        )
-    raise SpecError(
-        f"session.data() got {type(source).__name__}; give a DataLoader, an iterable of batches, "
-        "or a function that returns one"
-    )
-
-
-def _length(source: object) -> int:
-    try:
-        return len(source)  # type: ignore[arg-type]
-    except TypeError:
-        raise _no_length(source) from None
-
-
-def _no_length(source: object) -> SpecError:
-    return SpecError(
-        f"session.data() got a {type(source).__name__} without a length; say how many updates the "
-        "loop makes, as in session.data(loader, steps=1000)"
-    )
+    if (
+        isinstance(source, DataLoader)
+        and not isinstance(source.dataset, IterableDataset)
+        and source.batch_sampler is not None
+    ):
+        return IndexedSource(source, wanted)
+    passes = Passes.over(source, has_steps=wanted is not None)
+    return StreamSource(passes, wanted or passes.length())

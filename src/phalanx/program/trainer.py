@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
@@ -16,10 +17,12 @@ from phalanx.data.normalize import Normalizer, Statistics
 from phalanx.data.pipeline import Batch
 from phalanx.engine.spans import spanned
 from phalanx.errors import EngineError
-from phalanx.program.model import ScriptModel, ScriptTurns
+from phalanx.program.model import ScriptModel
+from phalanx.program.own_stream import OwnStream, ended_early
 from phalanx.program.session import ScriptSession
 from phalanx.program.source import BatchCut, BatchSource
 from phalanx.program.turn import ScriptBatch
+from phalanx.program.turns import ScriptTurns
 from phalanx.records.measures import Measures
 from phalanx.records.position import Position
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
@@ -79,6 +82,8 @@ class ScriptTrainer(TorchTrainer):
         self._session = session
         self._turns = turns
         self._seed = seed
+        self.between_s = 0.0
+        """Time of the script between epochs and after the last one."""
 
     @override
     def rate(self, samples_seen: int) -> float:
@@ -93,7 +98,7 @@ class ScriptTrainer(TorchTrainer):
     @contextmanager
     def batches(self, epoch: int, *, start_sample: int) -> Iterator[Iterable[Batch]]:
         self._turns.epoch = epoch
-        cut = BatchCut(self._share.rank, self._share.num_workers, self._job.batch.shares)
+        cut = BatchCut.of(self._job, self._share.rank)
         declared = self._session.declared
         yield spanned(
             "input",
@@ -110,13 +115,17 @@ class ScriptTrainer(TorchTrainer):
     @override
     def measure(self, part: str) -> Measures | None:
         """Let the script run what follows its loop over batches, or over epochs."""
+        begin = time.perf_counter()
         if part == "test":
             self._turns.finish()
         else:
             self._turns.end_epoch()
             self._agree_on_end()
+            self._check_stream()
             self._model.check()
-        return reported(self._session.reports.pop(part, {}))
+        spent_s = time.perf_counter() - begin
+        self.between_s += spent_s
+        return reported(self._session.reports.pop(part, {}), spent_s)
 
     @override
     def save(self, position: Position, *, best: bool = False) -> None:
@@ -133,8 +142,19 @@ class ScriptTrainer(TorchTrainer):
                 "session.report() returns, which is the same on all"
             )
 
+    def _check_stream(self) -> None:
+        """Refuse streams that all ended early: workers that update alone do not notice it."""
+        stream = self._session.declared.source
+        if isinstance(stream, OwnStream):
+            read = torch.tensor([float(stream.num_read)])
+            self._collective.all_reduce(read, "max")
+            if read.item() < stream.num_batches:
+                raise ended_early(
+                    f"after {int(read.item())} of {stream.num_batches} batches on any worker"
+                )
 
-def reported(sums: Mapping[str, tuple[float, float]]) -> Measures | None:
+
+def reported(sums: Mapping[str, tuple[float, float]], spent_s: float) -> Measures | None:
     """Turn what a script has reported into measures; None: nothing."""
     if not sums:
         return None
@@ -143,7 +163,7 @@ def reported(sums: Mapping[str, tuple[float, float]]) -> Measures | None:
         loss=means.pop("loss", None),
         accuracy=means.pop("accuracy", None),
         num_samples=int(max(count for _, count in sums.values())),
-        duration_s=0.0,
+        duration_s=spent_s,
         metrics=means,
     )
 

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.records.event_base import Event as Event
 from phalanx.records.measures import PartFigures
+from phalanx.records.refused import Refused as Refused
+from phalanx.records.script_trained import ScriptTrained
 from phalanx.records.tensor_slot import TensorSlot
 from phalanx.spec.fields import InputField
 from phalanx.split.placement import SplitForecast
 from phalanx.wire.messages import EpochFigures, WorkTimes
 from phalanx.wire.server_stats import ServerStats
-
-
-class Event(msgspec.Struct, tag_field="kind", tag=str.lower, kw_only=True, omit_defaults=True):
-    """Fields of all events; the log fills in the time stamps."""
-
-    wall_s: float = 0.0
-    mono_s: float = 0.0
 
 
 class Started(Event):
@@ -427,6 +423,7 @@ class Finished(Event):
 AnyEvent = (
     Started
     | NetworkBuilt
+    | ScriptTrained
     | Step
     | Stall
     | Epoch
@@ -446,5 +443,6 @@ AnyEvent = (
     | Decision
     | Failure
     | Warned
+    | Refused
     | Finished
 )

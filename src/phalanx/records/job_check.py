@@ -37,13 +37,32 @@ class JobAnswer(msgspec.Struct, kw_only=True):
     """What is allowed, and probably not meant."""
 
 
-def needs_check(job: JobSpec) -> bool:
-    """Tell whether a job brings a network, data, optimiser or schedule of its own.
+_LARGE = 2048
+"""A width or depth above which a built-in network may be too large for a machine."""
 
-    Built-in ones are known to fit.
+
+def needs_check(job: JobSpec) -> bool:
+    """Tell whether a job brings parts of its own, or a network that may be too large.
+
+    Built-in parts are known to fit each other.
     """
-    if job.backend == "tensorflow":
+    if job.backend == "tensorflow" or job.program is not None:
         return False
-    names = (job.model.name, job.data.name, job.schedule.name)
+    names = (
+        *(job.model.name, job.data.name, job.schedule.name, job.loss.name),
+        *(one.name for one in job.metrics),
+        *job.data.augment,
+    )
     own = any(IMPORT_PATH.match(name) is not None for name in names)
-    return own or is_path(job.data.name) or job.optimizer.kind.live is not None
+    is_file = is_path(job.data.name)
+    live = job.optimizer.kind.live is not None
+    return own or is_file or live or _is_large(job.model.model_dump())
+
+
+def _is_large(settings: object) -> bool:
+    """Tell whether any number among the settings of a network is large."""
+    if isinstance(settings, dict):
+        return any(map(_is_large, settings.values()))
+    if isinstance(settings, tuple):
+        return any(map(_is_large, settings))
+    return isinstance(settings, int) and settings > _LARGE

@@ -48,6 +48,8 @@ class Manifest(msgspec.Struct, kw_only=True):
     """File of the pool whose machines the run is on; None: on this machine."""
     machines: list[str] = []
     """Names of the machines that may be used."""
+    lease: str | None = None
+    """What the pool's scheduler has lent, such as `slurm 17`; None: the machines are listed."""
     build_env: bool = False
     """Whether an environment is built there."""
     launch: str | None = None
@@ -61,6 +63,7 @@ def describe(
     cache_root: Path,
     pool: str | None = None,
     machines: Sequence[str] = (),
+    lease: str | None = None,
     build_env: bool = False,
     launch: str | None = None,
 ) -> Manifest:
@@ -72,6 +75,7 @@ def describe(
         cache_root: Directory of decoded data.
         pool: File of the pool that the run is on; None: on this machine.
         machines: Those of the pool that may be used.
+        lease: What the scheduler of the pool has lent.
         build_env: Whether an environment is built there.
         launch: The launcher, if it is not the usual one.
     """
@@ -91,6 +95,7 @@ def describe(
         cache_root=str(cache_root),
         pool=pool,
         machines=list(machines),
+        lease=lease,
         build_env=build_env,
         launch=launch,
     )

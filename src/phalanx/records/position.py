@@ -153,7 +153,7 @@ def describe_saved(directory: Path, *, num_epochs: int) -> str:
     """
     position = newest_position(directory)
     if position is None:
-        return "no checkpoint has been written yet, so the run cannot be continued"
+        return "no checkpoint has been written yet; if it is resumed, the run begins anew"
     if position.epoch >= num_epochs:
         return ""
     return (

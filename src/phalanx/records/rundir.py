@@ -251,7 +251,10 @@ def find_run(root: Path, name: str) -> RunDir:
     if name == "last" and runs:
         return runs[-1]
     matches = [run for run in runs if run.name == name] or [
-        run for run in runs if run.name.startswith(name)
+        # Every name begins with an empty one.
+        run
+        for run in runs
+        if name and run.name.startswith(name)
     ]
     if len(matches) == 1:
         return matches[0]

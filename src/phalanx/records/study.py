@@ -15,6 +15,8 @@ by running what has no line. Written by `study`, read by `report` and `cli`.
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,17 @@ class PlannedPart(msgspec.Struct, kw_only=True):
     """File in this directory that it shows."""
 
 
+class PlannedPool(msgspec.Struct, kw_only=True):
+    """The machines of a study."""
+
+    file: str
+    """The pool file."""
+    machines: list[str]
+    """Names of the machines that may be used."""
+    build_env: bool = False
+    """Whether to build an environment on the machines."""
+
+
 class StudyManifest(msgspec.Struct, kw_only=True):
     """The plan of a study."""
 
@@ -113,6 +126,8 @@ class StudyManifest(msgspec.Struct, kw_only=True):
     trial_limit_s: float | None = 3600.0
     """A trial that has not moved for so long is ended; None: never."""
     parallel: int | str = 1
+    pool: PlannedPool | None = None
+    """None: trials run on this machine."""
     wall_s: float = 0.0
     """When the study was created."""
     versions: dict[str, str] = {}
@@ -145,11 +160,30 @@ class Trial(msgspec.Struct, kw_only=True):
     wall_s: float = 0.0
     """When it was started."""
     exit_code: int = 0
+    machines: list[str] = []
+    """Machines of the pool that it had to its end; empty: it ran on this machine."""
 
     @property
     def span(self) -> tuple[float, float]:
         """Start and end, in wall time."""
         return self.wall_s, self.wall_s + self.elapsed_s
+
+
+def usual_number(numbers: Iterable[int]) -> int:
+    """Return how many machines most runs of a study had, the greater number if two are as frequent.
+
+    Places of trials are alike when a study begins; afterwards they only lose machines, so that the
+    number tells which runs can be compared.
+    """
+    counts = Counter(numbers)
+    return max(counts, key=lambda number: (counts[number], number), default=0)
+
+
+def on_other_machines(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the finished trials that had another number of machines than most."""
+    finished = [trial for trial in trials if trial.state == "finished"]
+    usual = usual_number(len(trial.machines) for trial in finished)
+    return [trial for trial in finished if len(trial.machines) != usual]
 
 
 class StudyDir:

@@ -43,6 +43,8 @@ class UsePoint(msgspec.Struct, frozen=True, kw_only=True):
     received_bytes_per_s: dict[str, float]
     sent_bytes_per_s: dict[str, float]
     watts: float | None = None
+    load: float | None = None
+    """Processes that run or wait to, of a machine."""
 
 
 class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,6 +297,7 @@ def _use_point(stretch: Stretch, cores: int | None, begin_s: float) -> UsePoint:
         received_bytes_per_s=_named(rates, RECEIVED),
         sent_bytes_per_s=_named(rates, SENT),
         watts=rates.get("energy"),
+        load=stretch.levels.get("load"),
     )
 
 

@@ -85,8 +85,12 @@ def lines(
     *,
     band: bool = False,
     points: bool = True,
+    choices: Sequence[Spec] = (),
 ) -> Spec:
-    """Draw one line per series; with a band from `low` to `high`, and points if they fit."""
+    """Draw one line per series; with a band from `low` to `high`, and points if they fit.
+
+    Pages offer the choices, channels of the same rows, as other horizontal axes.
+    """
     place: Spec = {"x": x, "y": y, "color": by_series(styles, "color")}
     layers: list[Spec] = []
     if band:
@@ -97,7 +101,9 @@ def lines(
     counts = [sum(row["series"] == series for row in rows) for series in styles]
     if points and max(counts, default=0) <= _MAX_MARKED:
         layers.append(_layer(_points(26, 1), **place, shape=by_series(styles, "shape")))
-    return chart(rows, 200, layer=layers)
+    offered = {"x": list(choices)} if choices else {}
+    controls = {"controls": True, "smooth": True, **offered}
+    return chart(rows, 200, layer=layers, usermeta=controls)
 
 
 def scatter(
@@ -110,6 +116,7 @@ def scatter(
     return chart(
         None,
         300,
+        usermeta={"controls": True},
         layer=[
             _layer({**steps, "strokeDash": [5, 3]}, front, x=x, y=y),
             _layer(_points(30, 0.4), runs, x=x, y=y, color=colour, shape=shape),

@@ -104,6 +104,8 @@ class Section(msgspec.Struct, kw_only=True):
     id: str
     title: str
     blocks: list[Block]
+    folded: bool = False
+    """A page shows only its title until the reader opens it."""
 
 
 class Report(msgspec.Struct, kw_only=True):

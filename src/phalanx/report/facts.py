@@ -18,6 +18,7 @@ import msgspec
 
 from phalanx.errors import SpecError
 from phalanx.records.bounded_samples import BoundedSamples, SampleEvent
+from phalanx.records.cluster_use import ClusterUse, cluster_use
 from phalanx.records.distribution import Distribution
 from phalanx.records.events import (
     AnyEvent,
@@ -72,11 +73,13 @@ def thin(use: ResourceUse, *, is_machine: bool, max_points: int = MAX_POINTS) ->
 def _joined(part: Sequence[_Timed]) -> UsePoint:
     known = all(point.watts is not None for _, point in part)
     received = _mean(part, lambda point: sum(point.received_bytes_per_s.values()))
+    sent = _mean(part, lambda point: sum(point.sent_bytes_per_s.values()))
     return msgspec.structs.replace(
         part[-1][1],
         cpu_cores=_mean(part, lambda point: point.cpu_cores),
         memory_bytes=max(point.memory_bytes for _, point in part),
         received_bytes_per_s={"all": received},
+        sent_bytes_per_s={"all": sent},
         watts=_mean(part, lambda point: point.watts or 0.0) if known else None,
     )
 
@@ -153,8 +156,12 @@ class RunRecord(msgspec.Struct, kw_only=True):
     """The job, with today's defaults for settings that did not exist when it ran."""
     resources: list[Resources]
     """Of each machine, then of each process."""
+    cluster: ClusterUse | None = None
+    """Of all machines together."""
     cell: str | None = None
     """The study's cell that the run is a trial of."""
+    pool_machines: list[str] = []
+    """Machines that the trial had to its end, where its study runs on a pool."""
     verdicts: PartPredictions | None = None
     """Predicted class of each test sample, where it was kept."""
     distribution: Distribution | None = None
@@ -234,6 +241,7 @@ def read_run(run: RunDir, trial: Trial | None = None) -> RunRecord:
         processes.append(process)
     failed = trial is not None and trial.state != "finished"
     manifest = read_manifest(run)
+    resources, cluster = reader.resources()
     return RunRecord(
         name=run.name,
         path=run.path,
@@ -245,8 +253,10 @@ def read_run(run: RunDir, trial: Trial | None = None) -> RunRecord:
         processes=processes,
         warnings=list(reader.warnings),
         job=_completed(manifest.job),
-        resources=reader.resources(),
+        resources=resources,
+        cluster=cluster,
         cell=trial.cell if trial is not None else None,
+        pool_machines=trial.machines if trial is not None else [],
         verdicts=run.read_predictions(),
         distribution=run.read_distribution(),
     )
@@ -270,15 +280,15 @@ class _LogReader:
         self._events = msgspec.json.Decoder(AnyEvent)
         self._times = msgspec.json.Decoder(_StepTimes)
 
-    def resources(self) -> list[Resources]:
-        """Return resource use of machines and processes during training."""
+    def resources(self) -> tuple[list[Resources], ClusterUse | None]:
+        """Return use of machines and processes during training, and of all machines together."""
         logs = {process: samples.events() for process, samples in self._samples.items()}
         windows = training_windows(logs)
         machines = host_uses(logs, windows)
         processes = process_uses(logs, windows)
-        return [thin(use, is_machine=True) for use in machines.values()] + [
-            thin(use, is_machine=False) for use in processes.values()
-        ]
+        resources = [thin(use, is_machine=True) for use in machines.values()]
+        resources += [thin(use, is_machine=False) for use in processes.values()]
+        return resources, cluster_use(list(machines.values()))
 
     def read(self, path: Path, process: ProcessRecord) -> None:
         sums = process.sums

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from phalanx.errors import StoreError
 from phalanx.report.document import Figure, Report
 from phalanx.report.facts import Material, read_material
@@ -44,17 +46,17 @@ def compose(scope: Scope, blamed: Sequence[Blamed] = ()) -> Report:
         "advice": advice,
         "blamed": blamed,
     }
-    chapters = [
-        part.function()(
-            scope, *({**material, "file": scope.parts.get(name)}[need] for need in part.needs)
-        )
-        for name, part in report_parts(scope.parts).items()
-    ]
+    chapters = []
+    for name, part in report_parts(scope.parts).items():
+        given = {**material, "file": scope.parts.get(name)}
+        chapter = part.function()(scope, *(given[need] for need in part.needs))
+        if chapter is not None:
+            chapters.append(msgspec.structs.replace(chapter, folded=part.folded))
     return Report(
         title=_title(scope.material),
         subtitle=_subtitle(scope),
         advice=advice_lines(advice),
-        sections=[chapter for chapter in chapters if chapter is not None],
+        sections=chapters,
     )
 
 

@@ -59,6 +59,30 @@ MEASURES = {
         Measure("received_bytes", "received by machines", "MiB", _MIB),
     )
 }
+_EXTENTS = ("least", "mean", "greatest")
+CLUSTER = {
+    field: (
+        title,
+        {
+            extent: Measure(f"cluster_{field}_{extent}", f"{title}, {extent}", unit, scale, digits)
+            for extent in _EXTENTS
+        },
+    )
+    for field, title, unit, scale, digits in (
+        ("cpu_share", "processors", "%", 100, 1),
+        ("memory_bytes", "memory in use", "GB", 1e-9, 2),
+        ("received_bytes_per_s", "network in", "MB/s", 1e-6, 2),
+        ("sent_bytes_per_s", "network out", "MB/s", 1e-6, 2),
+        ("load", "load", "", 1, 1),
+    )
+}
+"""Title and measures (least, mean, greatest) of the use of all machines together."""
+_OF_CLUSTER = {
+    measure.key: (field, extent)
+    for field, (_, measures) in CLUSTER.items()
+    for extent, measure in measures.items()
+}
+MEASURES |= {one.key: one for _, measures in CLUSTER.values() for one in measures.values()}
 QUALITY = {
     measure.key: measure
     for measure in (
@@ -107,6 +131,10 @@ def value_of(run: RunRecord, key: str) -> float | None:
     if key == "received_bytes":
         received = [use.figure("received_bytes") for use in run.resources if use.is_machine]
         return float(sum(one or 0 for one in received)) if received else None
+    if key in _OF_CLUSTER:
+        field, extent = _OF_CLUSTER[key]
+        found = getattr(run.cluster, field, None)
+        return None if found is None else float(getattr(found, extent))
     if key in QUALITY or key in summary.test_metrics:
         return summary.test_metrics.get(key)
     value = getattr(summary, key, None)

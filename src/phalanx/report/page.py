@@ -20,6 +20,7 @@ from phalanx.report.document import Figure, Report
 _TEMPLATE = "page.html.jinja"
 _VEGA_LITE = "6.4"
 _SVG_WIDTH = 560
+_PAGE_ONLY = ("autosize", "usermeta")
 
 
 def to_page(document: Report) -> str:
@@ -32,7 +33,7 @@ def to_page(document: Report) -> str:
     return template.render(
         document=document,
         style=Markup(_read("page.css")),
-        script=Markup(_read("page.js")),
+        script=Markup(_read("interact.js") + _read("page.js")),
         library=Markup(chart_library()) if specs else "",
         charts=_embed(specs),
         config=_embed(chart_config()),
@@ -41,17 +42,26 @@ def to_page(document: Report) -> str:
 
 def to_svg(figure: Figure) -> str:
     """Draw a figure as one SVG image, its panels below one another."""
+    return str(vl_convert.vegalite_to_svg(_alone(figure), vl_version=_VEGA_LITE))
+
+
+def to_png(figure: Figure) -> bytes:
+    """Draw a figure as one PNG image, at twice the size for sharp screens."""
+    return vl_convert.vegalite_to_png(_alone(figure), vl_version=_VEGA_LITE, scale=2)
+
+
+def _alone(figure: Figure) -> dict[str, Any]:
+    """Build one specification of all panels of a figure."""
     panels = [
         {**_drawn_alone(panel.spec), "title": panel.title or figure.caption}
         for panel in figure.panels
     ]
-    spec = {
+    return {
         "vconcat": panels,
         # Each panel has its own colours; shared scales would give all the first one's.
         "resolve": {"scale": {"color": "independent", "xOffset": "independent"}},
         "config": {**chart_config(), "background": "white"},
     }
-    return str(vl_convert.vegalite_to_svg(spec, vl_version=_VEGA_LITE))
 
 
 @cache
@@ -67,13 +77,18 @@ def chart_config() -> dict[str, Any]:
 def _drawn_alone(value: Any) -> Any:
     """Give a chart a width and its own legend, which a page supplies around it."""
     if isinstance(value, dict):
-        found = {key: _drawn_alone(one) for key, one in value.items() if key != "autosize"}
+        found = {key: _drawn_alone(one) for key, one in value.items() if key not in _PAGE_ONLY}
         if value.get("width") == "container":
             found["width"] = _SVG_WIDTH
         if "legend" in value and value["legend"] is None:
             found["legend"] = {"title": None, "orient": "bottom"}
         return found
     return [_drawn_alone(one) for one in value] if isinstance(value, list) else value
+
+
+def interaction_script() -> bytes:
+    """Return the module that draws charts and gives them their controls, for other pages."""
+    return _read("interact.js").encode()
 
 
 def _embed(value: object) -> Markup:

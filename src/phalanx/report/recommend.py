@@ -124,11 +124,12 @@ def _choice(
     if is_alone:
         return f"{chosen.phrase}: {saved.title} {_figure(found, saved)}{price}."
     margin = _tolerance(scope.settings, quality)
-    within = f"f the cells within {margin} of the best {quality.title}"
+    within = f"Of the cells within {margin} of the best {quality.title}"
+    # The first sentence is the answer; pages may fold what follows it.
     text = (
-        f"O{within} {chosen.phrase} has the least mean {saved.title}, "
+        f"{within} {chosen.phrase} has the least mean {saved.title}, "
         if is_open
-        else f"Use {chosen.phrase}: o{within} it needs the least {saved.title}, "
+        else f"Use {chosen.phrase}. {within} it needs the least {saved.title}, "
     )
     text += f"{_figure(found, saved)}{price}"
     if chosen is best:
@@ -142,7 +143,7 @@ def _choice(
 def _loss(chosen: Cell, best: Cell, scope: Scope, quality: Measure) -> str:
     own = estimate_cell(chosen, quality.key)
     assert own is not None
-    reached = f"It reaches {_figure(own, quality)}"
+    reached = f"Its {quality.title} is {_figure(own, quality)}"
     if chosen is best:
         return f"{reached}."
     contrast = contrast_cells(chosen, best, quality.key)

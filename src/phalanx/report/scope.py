@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from phalanx.errors import SpecError
-from phalanx.records.study import RecommendSettings
+from phalanx.records.study import RecommendSettings, usual_number
 from phalanx.report.cells import Cell, group_runs, tasks_of
 from phalanx.report.document import Entries, Swatch, label, text
 from phalanx.report.facts import Material, RunRecord
@@ -128,10 +128,9 @@ def open_scope(material: Material, options: Options) -> Scope:
         SpecError: The baseline is none of the cells, or the target names no measure.
     """
     study = material.study
-    # A study says itself what belongs together.
-    cells, left_out = group_runs(material), list[RunRecord]()
-    if study is None:
-        cells, left_out = _comparable(cells)
+    cells = group_runs(material)
+    # A study says itself what belongs together, but cannot foresee which machines are lost.
+    cells, left_out = _comparable(cells) if study is None else _on_like_machines(cells)
     settings = study.recommend if study is not None else RecommendSettings()
     if options.tolerance is not None:
         settings = msgspec.structs.replace(settings, accuracy_loss=options.tolerance)
@@ -169,6 +168,17 @@ def _comparable(cells: list[Cell]) -> tuple[list[Cell], list[RunRecord]]:
             left_out = [run for cell in cells if cell.task not in kept for run in cell.runs]
             return [cell for cell in cells if cell.task in kept], left_out
     return cells, []
+
+
+def _on_like_machines(cells: list[Cell]) -> tuple[list[Cell], list[RunRecord]]:
+    """Leave out the runs of a study that had fewer machines of a pool than most had, or more."""
+    finished = [run for cell in cells for run in cell.finished]
+    usual = usual_number(len(run.pool_machines) for run in finished)
+    left_out = [run for run in finished if len(run.pool_machines) != usual]
+    names = {run.name for run in left_out}
+    for cell in cells:
+        cell.runs = [run for run in cell.runs if run.name not in names]
+    return cells, left_out
 
 
 def _planned_parts(material: Material) -> dict[str, Path | None]:

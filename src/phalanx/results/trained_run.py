@@ -5,6 +5,7 @@ Loads torch, so nothing of the control plane imports it; `phalanx` offers `open_
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,11 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from phalanx.data.csv_table import CsvSource
 from phalanx.data.dataset import Dataset, Part, open_dataset
 from phalanx.data.fields import pack, unpack
+from phalanx.data.sources import open_source
 from phalanx.engine.inputs import Inputs, inputs_of_fields
 from phalanx.engine.loss_functions import find_outputs
-from phalanx.errors import SpecError, StoreError
+from phalanx.errors import DataError, SpecError, StoreError
 from phalanx.model.catalogue import build_model
 from phalanx.records.events import Epoch, Event, HostSample, NetworkBuilt, ProcessSample, Step
 from phalanx.records.log import read_logs
@@ -30,6 +33,7 @@ from phalanx.records.weights import NamedWeights, prepare_inputs, read_weights
 from phalanx.spec.data import DataSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
+from phalanx.store.atomic import replace_atomically, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,12 +191,14 @@ class TrainedRun:
 
         Raises:
             SpecError: The suffix is none of these, or a package that it needs is missing.
+            StoreError: The file cannot be written.
         """
         match path.suffix:
             case ".safetensors":
                 self.weights(best=best).write(path)
             case ".pt" | ".pth":
-                torch.save(self.state_dict(best=best), path)
+                found = self.state_dict(best=best)
+                replace_atomically(path, lambda file: torch.save(found, file))
             case ".onnx":
                 self._export_onnx(path, best=best)
             case _:
@@ -206,20 +212,52 @@ class TrainedRun:
         if self._network().fields:
             raise SpecError("networks of several inputs cannot be written as ONNX; write .pt")
         example = self.prepare(np.zeros((1, *self._network().input_shape), dtype=np.float32))
+        content = io.BytesIO()
         torch.onnx.export(
             self.load_model(best=best),
             (example,),
-            path,
+            content,  # type: ignore[arg-type]  # this exporter writes into any file
             input_names=["inputs"],
             output_names=["outputs"],
             dynamic_axes={"inputs": {0: "batch"}, "outputs": {0: "batch"}},
             # The other exporter needs one more package and gains nothing for plain networks.
             dynamo=False,
         )
+        write_atomically(path, content.getvalue())
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes that the network tells apart; empty: their numbers."""
+        return tuple(self._network().class_names)
+
+    @property
+    def tells_classes_apart(self) -> bool:
+        """Whether outputs are scores of classes rather than values, as far as the loss tells."""
+        loss = self.job.loss
+        return not (loss.is_built_in and (loss.kind.of_values or loss.name == "bce"))
 
     def open_data(self, name: str | None = None) -> Dataset:
         """Open the run's data set, or another one that is read and prepared the same way."""
         return self._dataset(name)
+
+    def read_inputs(self, table: str) -> npt.NDArray[np.float32] | None:
+        """Read new samples from a .csv or .tsv file without targets; None: it is no such file.
+
+        Raises:
+            DataError: The table has other columns than the one that was trained on.
+        """
+        source = open_source(self._data_spec(table), data_root=Path(self._manifest.data_root))
+        if not isinstance(source, CsvSource) or source.has_targets:
+            return None
+        inputs: npt.NDArray[np.float32] = source.inputs()
+        expected = tuple(self._network().input_shape)
+        if inputs.shape[1:] != expected:
+            raise DataError(
+                f"{table} has {inputs.shape[1]} columns of inputs and the network reads "
+                f"{expected[0]}; give it the columns of the training, without the target",
+                path=table,
+            )
+        return inputs
 
     def table(self, what: Literal["steps", "epochs", "resources"]) -> pa.Table:
         """Return recorded events as an Arrow table; `.to_pandas()` makes a data frame of it."""
@@ -243,14 +281,16 @@ class TrainedRun:
             raise StoreError(f"run {self._run.name} did not train a torch network")
         return network
 
+    def _data_spec(self, name: str | None) -> DataSpec:
+        if name is None:
+            return self.job.data
+        # A limit is for training: of other data all samples count.
+        other = dict(self._manifest.job["data"]) | {"name": name, "limit": None}
+        return job_from_mapping(self._manifest.job | {"data": other}).data
+
     def _dataset(self, name: str | None = None) -> Dataset:
-        spec: DataSpec = self.job.data
-        if name is not None:
-            spec = job_from_mapping(
-                self._manifest.job | {"data": dict(self._manifest.job["data"]) | {"name": name}}
-            ).data
         return open_dataset(
-            spec,
+            self._data_spec(name),
             data_root=Path(self._manifest.data_root),
             cache_root=Path(self._manifest.cache_root),
             whole_numbers=self.job.reads_whole_numbers,

@@ -18,7 +18,7 @@ from functools import partial
 from phalanx.consistency.rule import rule_for
 from phalanx.consistency.shards import plan_shards
 from phalanx.plan.facts import BYTES_PER_FLOAT, ClusterModel
-from phalanx.plan.parameter_server import PULL_BYTES, PUSH_BYTES, sealing_s
+from phalanx.plan.parameter_server import PULL_BYTES, push_bytes, sealing_s
 from phalanx.plan.workers import WorkerModels
 from phalanx.simulate.event_queue import Action, EventQueue, FifoResource
 from phalanx.simulate.perturbation import Crash, Perturbation
@@ -266,7 +266,7 @@ class ParameterServerSimulation:
         """Send a segment through the worker's port, the server's port and its processor."""
         model, queue, server = self._group.workers[rank], self._queue, self._servers[number]
         segment = server.segments[index]
-        size = segment.size * PUSH_BYTES[self._spec.compression]
+        size = segment.size * push_bytes(self._spec)
         self._sent_bytes += size
 
         def receive() -> None:

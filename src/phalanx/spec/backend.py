@@ -115,6 +115,13 @@ def check_ddp(job: JobSpec) -> None:
             "; set 'strategy: allreduce' or 'backend: native'",
             at=("strategy",),
         )
+    _check_open(job.strategy, "ddp")
+    if _compression(job.strategy) not in _HOOKS:
+        raise fault(
+            f"backend ddp has no hook for compression '{_compression(job.strategy)}'",
+            f"; set one of {', '.join(_HOOKS)}, or 'backend: native'",
+            at=("strategy", "compression"),
+        )
     value = getattr(job.strategy, "bucket_bytes", "auto")
     if value != "auto":
         raise fault(
@@ -123,6 +130,9 @@ def check_ddp(job: JobSpec) -> None:
             at=("strategy", "bucket_bytes"),
         )
 
+
+# Compressions that torch has a communication hook for.
+_HOOKS = ("none", "bf16", "powersgd")
 
 _OF_TENSORFLOW = (
     "single",
@@ -142,7 +152,6 @@ _SERVING: dict[str, tuple[tuple[object, ...], str]] = {
     "delay_compensation": (("off",), "leave it out"),
     "overlap": ((False,), "leave it out"),
     "dispatch": (("dynamic",), "its coordinator gives work to free workers: set 'dynamic'"),
-    "encrypt": (("auto", "off"), "its channels are open: set 'off' and use a trusted network"),
     "snapshot_s": ((30.0,), "its servers keep no copies: leave it out"),
 }
 
@@ -218,14 +227,28 @@ def _check_strategy(strategy: StrategySpec) -> None:
             f"; it has {', '.join(_OF_TENSORFLOW)}",
             at=("strategy",),
         )
+    _check_open(strategy, "tensorflow")
     if strategy.updates_on_servers:
         _check_serving(strategy)
-    elif getattr(strategy, "compression", "none") != "none":
+    elif _compression(strategy) != "none":
         raise fault(
             "backend tensorflow sends gradients in full precision",
             "; leave 'compression' out",
             at=("strategy", "compression"),
         )
+
+
+def _check_open(strategy: StrategySpec, backend: str) -> None:
+    if strategy.encryption == "always":
+        raise fault(
+            f"backend {backend} has no encrypt 'always'",
+            "; its channels are open: leave it out and use a trusted network",
+            at=("strategy", "encrypt"),
+        )
+
+
+def _compression(strategy: StrategySpec) -> str:
+    return str(getattr(getattr(strategy, "compression", None), "name", "none"))
 
 
 def _check_serving(strategy: StrategySpec) -> None:
@@ -237,6 +260,7 @@ def _check_serving(strategy: StrategySpec) -> None:
         )
     for key, (possible, instead) in _SERVING.items():
         value = getattr(strategy, key)
+        value = getattr(value, "name", value)
         if value not in possible:
             raise fault(
                 f"backend tensorflow has no {key} '{value}'",

@@ -234,13 +234,15 @@ class DataSpec(Spec):
     0.1}; null: no worker owns samples and `shard` decides."""
     shuffle: bool = True
     """A new order each epoch, depending only on seed and epoch."""
-    normalize: Literal["auto", "standard", "unit", "none"] = "auto"
-    """standard: zero mean and unit deviation per channel; unit: 0 to 1; none: raw values; auto:
-    none for what a function of your own returns, else standard. Rows of whole numbers, such as
-    token ids, reach a network of your own as they are stored."""
-    validation: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = "auto"
+    normalize: Literal["auto", "standard", "centered", "unit", "none"] = "auto"
+    """standard: zero mean and unit deviation per channel; centered: zero mean, and as wide as
+    unit; unit: 0 to 1; none: raw values; auto: none for what a function of your own returns, else
+    standard. Rows of whole numbers, such as token ids, reach a network of your own as they are
+    stored."""
+    validation: Annotated[float, Field(ge=0, lt=1)] | Literal["auto", "test"] = "auto"
     """Share of the training samples held out; auto: 6,000 of 60,000 for the MNIST family, else
-    10 %."""
+    10 %; test: hold out none and measure the test part after each epoch, as many published studies
+    do (what is chosen by it, such as the best checkpoint, has then seen the test part)."""
     limit: Annotated[int, Field(gt=0)] | None = None
     """Use only this many training samples (before the validation split), for quick trials."""
     prefetch: Annotated[int, Field(ge=0)] = 2

@@ -12,7 +12,7 @@ FileKind = Literal["job", "study", "pool"]
 # Keys that only a file of this kind has; a file without any of them is taken for a job.
 _MARKS: dict[FileKind, tuple[str, ...]] = {
     "study": ("study", "axes"),
-    "pool": ("machines", "inventory"),
+    "pool": ("machines", "inventory", "scheduler"),
 }
 _USES: dict[FileKind, str] = {
     "job": "train it with `phalanx train {file}`",

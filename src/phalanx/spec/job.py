@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
@@ -135,7 +136,9 @@ class JobSpec(Spec):
     workers: Annotated[int, Field(gt=0, le=4096)] = 1
     """Processes that compute gradients."""
     threads: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
-    """Compute threads per worker; auto: cores divided by workers, at least one."""
+    """Compute threads per worker; auto: cores divided by workers, at least one. If other programs
+    use cores of this machine when a run starts, auto counts the free ones, and the run keeps that
+    number, also when it is resumed; runs of studies and plans do not look."""
     pin: bool = True
     """Bind each worker to separate cores when there are enough."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
@@ -206,10 +209,11 @@ class JobSpec(Spec):
     def _count_shares(cls, data: object) -> object:
         # One entry per worker says how many there are, also where a pool would decide.
         if isinstance(data, dict) and "workers" not in data:
-            batch = data.get("batch")
-            shares = batch.get("shares") if isinstance(batch, dict) else None
-            if isinstance(shares, list | tuple) and shares:
-                return {**data, "workers": len(shares)}
+            for name in ("batch", "program"):
+                part = data.get(name)
+                shares = part.get("shares") if isinstance(part, dict) else None
+                if isinstance(shares, list | tuple) and shares:
+                    return {**data, "workers": len(shares)}
         return data
 
     @model_validator(mode="after")
@@ -337,7 +341,9 @@ class JobSpec(Spec):
     @property
     def processes(self) -> ProcessCounts:
         """The processes that the strategy needs, by role."""
-        return self.strategy.processes(self.workers)
+        counts = self.strategy.processes(self.workers)
+        # A script's workers evaluate.
+        return counts if self.program is None else replace(counts, evaluators=0)
 
     @property
     def worker_processes(self) -> int:

@@ -8,7 +8,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from phalanx.spec.base import Spec, fault
-from phalanx.spec.strategy import Effect, StrategySpec
+from phalanx.spec.compression import CompressionField, WholeSpec
+from phalanx.spec.strategy import Effect, EncryptField, Encryption, StrategySpec
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -39,21 +40,26 @@ class AllreduceSpec(StrategySpec):
     """Every worker has the whole model; gradients are summed over all workers in every step."""
 
     name: Literal["allreduce"] = "allreduce"
-    compression: Literal["none", "bf16", "powersgd"] = "none"
-    """bf16 halves the traffic; powersgd sends low-rank factors of each layer's gradient, often a
-    hundredth of it. What either takes away is kept and added to the next gradient."""
-    approximation_rank: Annotated[int, Field(gt=0)] = 2
-    """Rank of the factors of powersgd; more is closer to the exact gradient and sends more."""
+    compression: CompressionField = WholeSpec()
+    """How gradients are shortened on their way, for slow links. What is left out of a gradient is
+    kept and added to the next one."""
     bucket_bytes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
     """Gradient bytes that travel together while backward goes on; auto: a quarter of the model,
     at least 512 KiB and at most 25 MiB."""
+    encrypt: EncryptField = "auto"
+    """Encryption of gradients and parameters in transit: always, never, or auto: between machines.
+    Processes authenticate in any case."""
     measures_gradient_noise: ClassVar[bool] = True
 
     @property
     @override
+    def encryption(self) -> Encryption:
+        return self.encrypt
+
+    @property
+    @override
     def effect(self) -> Effect:
-        effects: dict[str, Effect] = {"none": "exact", "bf16": "rounded", "powersgd": "lossy"}
-        return effects[self.compression]
+        return self.compression.effect
 
     @property
     @override
@@ -62,9 +68,12 @@ class AllreduceSpec(StrategySpec):
 
     @override
     def label(self) -> str:
-        if self.compression == "powersgd":
-            return f"allreduce, powersgd rank {self.approximation_rank}"
-        return "allreduce" + (", bf16" if self.compression == "bf16" else "")
+        short = self.compression.label()
+        return "allreduce" + (f", {short}" if short != "none" else "")
+
+    @override
+    def check(self, job: JobSpec) -> None:
+        self.compression.check(job)
 
 
 class OuterStepSpec(Spec):
@@ -87,7 +96,18 @@ class LocalSgdSpec(StrategySpec):
     saves traffic and is what DiLoCo does."""
     outer: OuterStepSpec | None = None
     """An outer Nesterov step instead of plain averaging."""
+    compression: CompressionField = WholeSpec()
+    """How the changes of parameters are shortened on their way; moments are sent whole. What is
+    left out of a change is kept and added to the next one."""
+    encrypt: EncryptField = "auto"
+    """Encryption of parameters in transit: always, never, or auto: between machines.
+    Processes authenticate in any case."""
     applies_before_exchange: ClassVar[bool] = True
+
+    @property
+    @override
+    def encryption(self) -> Encryption:
+        return self.encrypt
 
     @property
     @override
@@ -96,7 +116,12 @@ class LocalSgdSpec(StrategySpec):
 
     @override
     def label(self) -> str:
-        return f"local_sgd every {self.every}"
+        short = self.compression.label()
+        return f"local_sgd every {self.every}" + (f", {short}" if short != "none" else "")
+
+    @override
+    def check(self, job: JobSpec) -> None:
+        self.compression.check(job)
 
 
 class MirroredSpec(StrategySpec):

@@ -13,7 +13,15 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from phalanx.spec.base import ListOf, fault
-from phalanx.spec.strategy import Effect, FailureLimit, ProcessCounts, StrategySpec
+from phalanx.spec.compression import COMPRESSIONS, CompressionField, WholeSpec
+from phalanx.spec.strategy import (
+    Effect,
+    EncryptField,
+    Encryption,
+    FailureLimit,
+    ProcessCounts,
+    StrategySpec,
+)
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -49,8 +57,9 @@ class ParameterServerSpec(StrategySpec):
     """A server gets no less than this; small models use fewer servers."""
     max_shards: PositiveInt | None = None
     """Use at most this many servers for parameters; null: all of them."""
-    compression: Literal["none", "bf16", "int8"] = "none"
-    """Format of pushed gradients; the rounding error is added to the next gradient."""
+    compression: CompressionField = WholeSpec()
+    """Format of pushed gradients, one of none, bf16 and int8; the rounding error is added to the
+    next gradient."""
     pull_compression: Literal["none", "bf16"] = "none"
     """Format of pulled parameters; servers and the evaluator keep full precision."""
     lr_scaling: Literal["none", "by_workers", "by_staleness"] = "by_workers"
@@ -66,9 +75,9 @@ class ParameterServerSpec(StrategySpec):
     dispatch: Literal["static", "dynamic"] = "static"
     """Assignment of batches: static (shares fixed by rank) or dynamic (the coordinator assigns
     batches on request, so fast machines do more and a lost worker's batches go to others)."""
-    encrypt: Literal["auto", "on", "off"] = "auto"
-    """Encryption of gradients and parameters in transit; auto: on beyond this machine. Processes
-    authenticate in any case."""
+    encrypt: EncryptField = "auto"
+    """Encryption of gradients and parameters in transit: always, never, or auto: between machines.
+    Processes authenticate in any case."""
     max_failures: Count = 10
     """Processes that may be lost and replaced within `failure_window_s`; one more ends the run. A
     process that is lost again and again starts again after 1, 2, 4 ... 30 s."""
@@ -77,10 +86,6 @@ class ParameterServerSpec(StrategySpec):
     snapshot_s: Annotated[float, Field(gt=0)] = 30.0
     """Seconds between copies of each server's state, from which a lost server is restored."""
     updates_on_servers: ClassVar[bool] = True
-
-    def encrypts(self, *, beyond_this_machine: bool) -> bool:
-        """Return whether gradients and parameters are encrypted in transit."""
-        return self.encrypt == "on" or (self.encrypt == "auto" and beyond_this_machine)
 
     @model_validator(mode="after")
     def _has_effect(self) -> ParameterServerSpec:
@@ -98,6 +103,17 @@ class ParameterServerSpec(StrategySpec):
                 "strategy.delay_lambda has no effect while delay_compensation is off",
                 "; set 'delay_compensation: adaptive' or leave it out",
                 at=("delay_lambda",),
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _is_pushed(self) -> ParameterServerSpec:
+        pushed = [name for name in COMPRESSIONS.built_in if COMPRESSIONS.find(name).pushed_bytes]
+        if self.compression.name not in pushed:
+            raise fault(
+                f"parameter servers take no compression '{self.compression.name}'",
+                f"; set one of {', '.join(pushed)}, or 'strategy: allreduce'",
+                at=("compression",),
             )
         return self
 
@@ -132,6 +148,11 @@ class ParameterServerSpec(StrategySpec):
 
     @property
     @override
+    def encryption(self) -> Encryption:
+        return self.encrypt
+
+    @property
+    @override
     def synchronous(self) -> bool:
         return (self.consistency == "bsp" and self.backup == 0) or (
             self.consistency == "ssp" and self.staleness == 0
@@ -142,7 +163,7 @@ class ParameterServerSpec(StrategySpec):
     def effect(self) -> Effect:
         if not self.synchronous:
             return "stale"
-        return "exact" if self.compression == "none" else "rounded"
+        return self.compression.effect
 
     @property
     @override
@@ -176,7 +197,8 @@ class ParameterServerSpec(StrategySpec):
             text += f" k={self.k}"
         if self.backup:
             text += f" backup={self.backup}"
-        return text + (f", {self.compression}" if self.compression != "none" else "")
+        short = self.compression.label()
+        return text + (f", {short}" if short != "none" else "")
 
     @override
     def equals_but_for_placement(self, other: StrategySpec) -> bool:

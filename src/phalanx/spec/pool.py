@@ -1,7 +1,7 @@
 """Describe a pool: the machines of a user, described once.
 
 Plain data with its checks; `pool_file` reads it from YAML. `INVENTORIES` is an open table: a kind
-reads machines from a file of another format.
+reads machines from a file of another format. `scheduler` has the table of those that lend machines.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pydantic import model_validator
 from phalanx.spec.base import ListOf, Spec, fault
 from phalanx.spec.machine import DefaultsSpec, MachineSpec
 from phalanx.spec.registry import Registry
+from phalanx.spec.scheduler import SchedulerField
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ class PoolSpec(Spec):
     """Defaults for every machine that does not override them."""
     inventory: InventorySpec | None = None
     """Read the machines from a file of another format, instead of listing them."""
+    scheduler: SchedulerField | None = None
+    """Take the machines that a scheduler has lent, instead of listing them: `slurm`,
+    `kubernetes`, `ray`."""
     machines: ListOf[MachineSpec]
     """The machines; their order is the order of ranks. A host alone, such as `pc-1`, stands for
     `{host: pc-1}`."""
@@ -85,6 +89,11 @@ class PoolSpec(Spec):
             for one in machines
         ]
         return {**data, "machines": laid}
+
+    @property
+    def reached_by(self) -> str | None:
+        """Name what its machines are reached by: scheduler or ssh config; None: plain ssh."""
+        return self.ssh_config if self.scheduler is None else self.scheduler.name
 
     @model_validator(mode="after")
     def _distinct(self) -> PoolSpec:

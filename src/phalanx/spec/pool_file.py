@@ -1,8 +1,8 @@
 """Load pool files and cluster files: read, validate, and report in one sentence what is wrong.
 
-A pool lists its machines, or names a file of another format that does (`inventory`). Paths of keys
-and of the ssh config are resolved against the folder of the file. Whether machines can be reached
-is checked in `pool`.
+A pool lists its machines, or names a file of another format that does (`inventory`) or a scheduler
+that lends some. Paths of keys and of the ssh config are resolved against the folder of the file.
+Whether machines can be reached is checked in `pool`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from phalanx.spec.cluster import ClusterSpec
 from phalanx.spec.document import Document, from_mapping, read_settings
@@ -19,6 +19,7 @@ from phalanx.spec.file_kinds import refuse_other_kind
 from phalanx.spec.messages import validated
 from phalanx.spec.pool import INVENTORIES, InventorySpec, PoolSpec
 from phalanx.spec.registry import add_import_path, load
+from phalanx.spec.scheduler import SCHEDULERS, SchedulerSpec
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def load_pool(path: str | os.PathLike[str]) -> PoolFile:
     assert isinstance(document.data, dict)
     refuse_other_kind(document.data, str(path), "pool")
     notes = _take_inventory(document, folder)
+    _take_scheduler(document)
     spec = validated(document, PoolSpec)
     machines = tuple(
         one.model_copy(update={"key": _absolute(one.key, folder)}) for one in spec.machines
@@ -92,6 +94,32 @@ def _take_inventory(document: Document, folder: Path) -> tuple[str, ...]:
     for path, mark in found.machines.marks.items():
         document.marks["machines", *path] = mark
     return found.notes
+
+
+class _Lender(Protocol):
+    """What `pool.scheduler` defines and this module needs of it."""
+
+    def machines(self, defaults: Mapping[str, object]) -> list[dict[str, object]]:
+        """Return the lent machines."""
+
+
+def _take_scheduler(document: Document) -> None:
+    """Fill in the machines that a pool's scheduler has lent."""
+    assert isinstance(document.data, dict)
+    if document.data.get("scheduler") is None:
+        return
+    for other in ("machines", "inventory"):
+        if document.data.get(other) is not None:
+            mark = document.mark((other,))
+            raise mark.error(f"a pool has {other} or a scheduler that lends some; keep one")
+    # The other settings are checked first: a scheduler may take its time to answer.
+    stand_in = {**document.data, "machines": [{"host": "lent"}]}
+    spec = validated(Document(stand_in, document.marks), PoolSpec).scheduler
+    assert spec is not None
+    make = cast("Callable[[SchedulerSpec], _Lender]", load(SCHEDULERS.find(spec.name).scheduler))
+    defaults = document.data.get("defaults") or {}
+    assert isinstance(defaults, dict)
+    document.data["machines"] = make(spec).machines(defaults)
 
 
 def _absolute(path: str | None, folder: Path) -> str | None:

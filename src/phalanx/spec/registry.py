@@ -200,7 +200,9 @@ def load(path: str) -> object:
         with current_directory_importable():
             module = import_module(module_name)
     except Exception as error:  # foreign code may raise anything; the cause stays attached
-        raise SpecError(f"'{path}' cannot be imported: {type(error).__name__}: {error}") from error
+        raise SpecError(
+            f"'{path}' cannot be imported: {type(error).__name__}: {error}{as_module(path)}"
+        ) from error
     try:
         return getattr(module, name)
     except AttributeError:
@@ -208,6 +210,14 @@ def load(path: str) -> object:
         raise SpecError(
             f"module '{module_name}' has no '{name}'{did_you_mean(name, public)}"
         ) from None
+
+
+def as_module(path: str) -> str:
+    """Say how a module is named whose file was named instead; empty if it was not."""
+    module, _, name = path.partition(":")
+    if not module.endswith(".py"):
+        return ""
+    return f"; a module is named without .py: write {module.removesuffix('.py')}:{name}"
 
 
 def add_import_path(folders: object) -> None:

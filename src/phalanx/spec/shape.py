@@ -110,8 +110,16 @@ def kind(annotation: Annotation, name: object) -> type[Spec] | None:
         if name in names:
             return spec
         free = free if names else spec
-    tables = [one for one in _unwrap(annotation)[1] if isinstance(one, ByName)]
+    tables = _tables(annotation)
     return tables[0].spec_of(name) if tables else free
+
+
+def _tables(annotation: Annotation) -> list[ByName]:
+    """Return the tables that a setting is chosen from; one that may be left out is in a union."""
+    core, constraints = _unwrap(annotation)
+    found = [one for one in constraints if isinstance(one, ByName)]
+    parts = get_args(core) if get_origin(core) in (Union, types.UnionType) else ()
+    return found + [table for part in parts for table in _tables(part)]
 
 
 def options(annotation: Annotation) -> list[str]:

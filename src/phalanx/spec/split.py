@@ -10,7 +10,7 @@ from typing_extensions import override
 from phalanx.spec.base import ListOf, fault
 from phalanx.spec.optimize import OPTIMIZERS
 from phalanx.spec.quantity import Bytes
-from phalanx.spec.strategy import Effect, StrategySpec
+from phalanx.spec.strategy import Effect, EncryptField, Encryption, StrategySpec
 
 if TYPE_CHECKING:
     from phalanx.spec.job import JobSpec
@@ -45,7 +45,15 @@ class SplitSpec(StrategySpec):
     """Memory that each worker may use for its parts; null: what its machine has free."""
     speeds: ListOf[Annotated[float, Field(gt=0)]] | None = None
     """Relative speed of each worker, for planning; null: measured at the start."""
+    encrypt: EncryptField = "auto"
+    """Encryption of activations and gradients in transit: always, never, or auto: between machines.
+    Processes authenticate in any case."""
     splits_model: ClassVar[bool] = True
+
+    @property
+    @override
+    def encryption(self) -> Encryption:
+        return self.encrypt
 
     def __hash__(self) -> int:
         """Hash the settings: mappings have no hash, and planners keep strategies in sets."""

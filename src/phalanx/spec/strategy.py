@@ -7,7 +7,9 @@ which strategies exist. Its implementation is named in its `StrategyKind` (`spec
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator
 
 from phalanx.spec.base import Spec, fault
 
@@ -17,8 +19,20 @@ if TYPE_CHECKING:
 
 Effect = Literal["exact", "rounded", "lossy", "stale"]
 """Effect on the result: `exact` gives the numbers of one machine but for summation order, `rounded`
-sends or computes in bf16, `lossy` sends less and makes up for it later, `stale` uses older
+sends or computes in fewer bits, `lossy` sends less and makes up for it later, `stale` uses older
 parameters or replicas that drift apart."""
+
+
+Encryption = Literal["auto", "always", "never"]
+_STRICTEST_FIRST: tuple[Encryption, ...] = ("always", "auto", "never")
+
+
+def _spelled_before(value: object) -> object:
+    # Manifests of earlier runs have these words.
+    return {"on": "always", "off": "never"}.get(value, value) if isinstance(value, str) else value
+
+
+EncryptField = Annotated[Encryption, BeforeValidator(_spelled_before)]
 
 
 @dataclass(frozen=True)
@@ -96,6 +110,16 @@ class StrategySpec(Spec):
     def tolerated_failures(self) -> FailureLimit:
         """How often processes may be lost and replaced."""
         return FailureLimit(0, 0.0)
+
+    @property
+    def encryption(self) -> Encryption:
+        """Whether gradients and parameters are encrypted in transit; auto: beyond this machine."""
+        said = {one.encryption for one in self.strategies() if one is not self}
+        return next((one for one in _STRICTEST_FIRST if one in said), "auto")
+
+    def encrypts(self, *, beyond_this_machine: bool) -> bool:
+        """Return whether gradients and parameters are encrypted in transit."""
+        return self.encryption == "always" or (self.encryption == "auto" and beyond_this_machine)
 
     @property
     def uses_servers(self) -> bool:

@@ -217,9 +217,12 @@ class StudySpec(Spec):
     trial_limit: Duration | None = "1h"
     """End a run that has not moved for so long: no sample trained, nothing else begun. It counts as
     failed, and the study goes on; null: never."""
+    pool: str | None = None
+    """Pool file of the machines that runs take place on, relative to this file; null: this
+    machine."""
     parallel: PositiveInt | Literal["auto"] = 1
     """Concurrent runs, each on separate cores; auto: as many as have a core for every worker and
-    server."""
+    server. With a pool, each on separate machines with the same hardware; auto: one."""
     metric: Metric = "train_s"
     """Metric that cells are compared by."""
     gate: GateSpec | None = None

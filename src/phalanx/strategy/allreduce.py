@@ -20,7 +20,7 @@ from phalanx.engine.spans import span
 from phalanx.engine.trained import FlatReplica
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
-from phalanx.strategy.gradient_exchange import build_exchange
+from phalanx.strategy.exchange.base import build_exchange, equalise
 
 
 class Allreduce(Strategy):
@@ -34,7 +34,7 @@ class Allreduce(Strategy):
     def attach(self, replica: FlatReplica, collective: Collective, *, equal: bool = False) -> None:
         self._replica = replica
         self._collective = collective
-        self._exchange = build_exchange(self._spec, replica, collective)
+        self._exchange = build_exchange(self._spec.compression, replica, collective)
         self._overlap = OverlapMeter()
         if not equal:
             make_equal(replica, collective)
@@ -42,6 +42,7 @@ class Allreduce(Strategy):
     @override
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
         self._overlap.begin()
+        self._exchange.begin(step_index)
         result = self._replica.forward_backward(batch, self._start_bucket, step=step_index)
         overlapped_s = self._overlap.end(self._exchange.pending)
         computed = time.perf_counter()
@@ -83,9 +84,12 @@ class Allreduce(Strategy):
     @override
     def synchronize(self) -> None:
         average_buffers(self._replica, self._collective)
-        if self._spec.compression == "powersgd" and self._collective.size > 1:
-            # Every worker multiplies the factors itself, and unlike processors round differently.
-            self._collective.broadcast(self._replica.parameters)
+        if self._exchange.replicas_drift:
+            equalise(self._replica, self._collective)
+
+    @override
+    def take_note(self) -> str | None:
+        return self._exchange.take_note()
 
     @override
     def export_state(self) -> dict[str, Tensor]:

@@ -128,6 +128,10 @@ class Strategy(ABC):
         What another strategy left, such as residuals, is ignored.
         """
 
+    def take_note(self) -> str | None:
+        """Return what the user should know of the steps so far, once; None: nothing new."""
+        return None
+
     def close(self) -> None:  # noqa: B027 (most form none)
         """Leave groups that the strategy formed itself."""
 

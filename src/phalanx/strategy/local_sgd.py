@@ -5,6 +5,8 @@ Notation: x shared parameters at the last averaging, x_i worker i's after H own 
 step (DiLoCo, arXiv 2311.08105): d = x - Σ n_i x_i / Σ n_i, v' = μ v + d, x' = x - η (d + μ v'), a
 Nesterov step along -d. Moments (momentum and the like) are averaged with the same weights (Yu, Jin,
 Yang 2019). With H = 1 and SGD this is the same update as all-reduce, because it is linear.
+Compressed, the workers' changes n_i (x_i - x) / Σ n_i are summed instead of their parameters, as
+all-reduce sums gradients: what is left out of a change is added to the next one.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from phalanx.engine.spans import span
 from phalanx.engine.trained import FlatReplica
 from phalanx.spec.lockstep import LocalSgdSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
+from phalanx.strategy.exchange.base import build_exchange, equalise
 
 _ANCHOR, _VELOCITY = "anchor", "velocity"
 
@@ -36,10 +39,17 @@ class LocalSgd(Strategy):
         self._replica = replica
         self._collective = collective
         self._steps = 0
+        self._step_index = 0
         self._weight = 0.0
         if not equal:
             make_equal(replica, collective)
-        self._anchor = replica.parameters.clone() if self._spec.outer else None
+        self._exchange = (
+            build_exchange(self._spec.compression, replica, collective)
+            if self._spec.compression.name != "none"
+            else None
+        )
+        anchored = self._spec.outer is not None or self._exchange is not None
+        self._anchor = replica.parameters.clone() if anchored else None
         self._velocity = torch.zeros_like(replica.parameters) if self._spec.outer else None
 
     @override
@@ -53,6 +63,7 @@ class LocalSgd(Strategy):
             self._replica.apply(lr)
         applied = time.perf_counter()
         self._steps += 1
+        self._step_index = step_index
         self._weight += result.weight if result.weight is not None else num_samples
         if self._steps == self._spec.every:
             with span("average"):
@@ -69,6 +80,8 @@ class LocalSgd(Strategy):
         if self._steps > 0:
             self._average(moments=True)
         average_buffers(self._replica, self._collective)
+        if self._exchange is not None and self._exchange.replicas_drift:
+            equalise(self._replica, self._collective)
 
     def _average(self, *, moments: bool) -> None:
         """Replace every worker's parameters by the mean, weighted by the samples or tokens used."""
@@ -77,13 +90,35 @@ class LocalSgd(Strategy):
         self._collective.all_reduce(total)
         if total.item() > 0:
             share = self._weight / total.item()
-            for tensor in (self._replica.parameters, *(self._moments() if moments else ())):
+            self._average_parameters(share)
+            for tensor in self._moments() if moments else ():
                 # Scaled before the sum, which is then the weighted mean.
                 tensor.mul_(share)
                 self._collective.all_reduce(tensor)
             self._outer_step(self._replica.parameters)
         self._steps = 0
         self._weight = 0.0
+
+    def _average_parameters(self, share: float) -> None:
+        parameters = self._replica.parameters
+        if self._exchange is None or self._anchor is None:
+            parameters.mul_(share)
+            self._collective.all_reduce(parameters)
+            return
+        # Between two steps the buffer of gradients is free.
+        changes = self._replica.gradients
+        torch.sub(parameters, self._anchor, out=changes).mul_(share)
+        self._exchange.begin(self._step_index)
+        for index in range(len(self._replica.buckets)):
+            self._exchange.start(index)
+        self._exchange.finish()
+        torch.add(self._anchor, changes, out=parameters)
+        if self._spec.outer is None:
+            self._anchor.copy_(parameters)
+
+    @override
+    def take_note(self) -> str | None:
+        return None if self._exchange is None else self._exchange.take_note()
 
     def _moments(self) -> list[torch.Tensor]:
         optimizer = self._replica.optimizer
@@ -102,12 +137,19 @@ class LocalSgd(Strategy):
 
     @override
     def export_state(self) -> dict[str, torch.Tensor]:
-        if self._anchor is None or self._velocity is None:
-            return {}
-        return {_ANCHOR: self._anchor, _VELOCITY: self._velocity}
+        kept = {} if self._exchange is None else self._exchange.export_state()
+        if self._anchor is not None:
+            kept[_ANCHOR] = self._anchor
+        if self._velocity is not None:
+            kept[_VELOCITY] = self._velocity
+        return kept
 
     @override
     def import_state(self, state: dict[str, torch.Tensor]) -> None:
-        if self._anchor is not None and self._velocity is not None and _ANCHOR in state:
-            self._anchor.copy_(state[_ANCHOR])
+        if self._exchange is not None:
+            self._exchange.import_state(state)
+        if self._anchor is not None:
+            # Without one, the parameters themselves, which were restored before.
+            self._anchor.copy_(state.get(_ANCHOR, self._replica.parameters))
+        if self._velocity is not None and _VELOCITY in state:
             self._velocity.copy_(state[_VELOCITY])

@@ -76,20 +76,24 @@ class PushPull(Strategy):
         if len(batch) == 0:
             # One push at a time: the previous one is answered first.
             acknowledged = self.drain()
+            self._replica.pass_over(batch, step=ticket)
             self._client.skip(ticket=ticket)
             self._outstanding = (ticket, StepResult(0.0, 0, 0, 0.0, 0.0))
             return acknowledged + self.drain()
         if self._overlap:
             return self._step_overlapped(batch, ticket)
+        num_sent = 0
 
         def send_bucket(index: int) -> None:
-            if index == 0:
+            nonlocal num_sent
+            if num_sent == 0:
                 # Only now the loss is known, and with it what it counted.
                 self._begin(batch, ticket)
+            num_sent += 1
             self._send_bucket(index)
 
         result = self._replica.forward_backward(batch, send_bucket, step=ticket)
-        self._finish()
+        self._finish(ticket, has_gradient=num_sent > 0)
         self._outstanding = (ticket, result)
         return self.drain()
 
@@ -117,11 +121,13 @@ class PushPull(Strategy):
         return [Pushed(ticket, facts)]
 
     def _step_overlapped(self, batch: Batch, ticket: int) -> list[Pushed]:
-        result = self._replica.forward_backward(batch, step=ticket)
+        ready: list[int] = []
+        result = self._replica.forward_backward(batch, ready.append, step=ticket)
         # The gradient is complete: the pull may overwrite the parameters it was computed on.
         acknowledged = self.drain()
-        self._begin(batch, ticket)
-        self._finish()
+        if ready:
+            self._begin(batch, ticket)
+        self._finish(ticket, has_gradient=bool(ready))
         self._outstanding = (ticket, result)
         return acknowledged
 
@@ -129,11 +135,20 @@ class PushPull(Strategy):
         num_samples = len(batch)
         weight = self._replica.gradient_weight / batch.global_count
         with span("push"):
-            self._client.begin(num_samples=num_samples, weight=weight, ticket=ticket)
+            self._client.begin(
+                num_samples=num_samples,
+                weight=weight,
+                ticket=ticket,
+                options=self._replica.update_options,
+            )
 
-    def _finish(self) -> None:
+    def _finish(self, ticket: int, *, has_gradient: bool) -> None:
         with span("push"):
-            self._client.finish()
+            if has_gradient:
+                self._client.finish()
+            else:
+                # A script has made no step of its batch.
+                self._client.skip(ticket=ticket)
 
     def _send_bucket(self, index: int) -> None:
         bucket = self._replica.buckets[index]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.records.study import StudyDir, Trial
+from phalanx.records.study import StudyDir, Trial, on_other_machines
 from phalanx.study.stopping import Key
 
 
@@ -24,8 +24,10 @@ def metric_values(study: StudyDir, trials: Sequence[Trial], metric: str | None) 
 
 
 def values_by_seed(study: StudyDir, metric: str) -> dict[str, dict[int, float]]:
-    """Return a metric of every finished trial, by cell and seed, for the equivalence gate."""
-    trials = study.trials()
+    """Return a metric of the trials that can be compared, by cell and seed, for the gate."""
+    journal = study.trials()
+    others = on_other_machines(journal)
+    trials = [trial for trial in journal if trial not in others]
     values = metric_values(study, trials, metric)
     by_cell: dict[str, dict[int, float]] = {}
     for trial in trials:

@@ -23,6 +23,11 @@ class TrialOrder(msgspec.Struct, kw_only=True):
     """Cores that the run is pinned to."""
     fork_server: str = "own"
     """How its processes start, as `launch.fork_server.use_fork_server` takes it."""
+    pool: str = ""
+    """The pool file; empty: the run takes place on this machine."""
+    machines: list[str] = []
+    """Machines of the pool to run on."""
+    build_env: bool = False
 
 
 class RunBegun(msgspec.Struct, tag="begun", kw_only=True):
@@ -44,6 +49,8 @@ class RunEnded(msgspec.Struct, tag="ended", kw_only=True):
 
     exit_code: int
     cause: str | None = None
+    lost_machines: list[str] = []
+    """Machines that were lost on the way, or did not pass the preflight."""
 
 
 News = RunBegun | RunMoved | RunEnded

@@ -1,4 +1,4 @@
-"""Make the manifest of a study directory from a study file, and divide cores over its trials."""
+"""Make the manifest of a study directory from a study file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from phalanx.records.study import (
     PlannedCell,
     PlannedGate,
     PlannedPart,
+    PlannedPool,
     PlannedRepeats,
     RecommendSettings,
     StudyManifest,
 )
 from phalanx.report.parts.catalogue import REPORT_PARTS
-from phalanx.spec.job import JobSpec
+from phalanx.spec.pool_file import load_pool
 from phalanx.spec.registry import load
 from phalanx.spec.render import to_mapping
 from phalanx.spec.study import GateSpec, StudySpec, parse_duration
@@ -29,8 +30,12 @@ from phalanx.spec.study_file import StudyFile
 from phalanx.study.matrix import Axis, StudyCell, expand
 
 
-def plan_study(study: StudyFile, *, data_root: Path, cache_root: Path) -> StudyManifest:
-    """Expand the matrix, and resolve repeats, seeds and gate.
+def plan_study(
+    study: StudyFile, *, data_root: Path, cache_root: Path, pool: PlannedPool | None = None
+) -> StudyManifest:
+    """Expand the matrix, and resolve repeats, seeds, gate and machines.
+
+    `pool` are the machines to run on; None: those that the file names, else this machine.
 
     Raises:
         SpecError: A cell is no valid job, the gate does not fit the axes, or a part of the report
@@ -60,6 +65,7 @@ def plan_study(study: StudyFile, *, data_root: Path, cache_root: Path) -> StudyM
         budget_s=None if spec.budget is None else parse_duration(spec.budget),
         trial_limit_s=None if spec.trial_limit is None else parse_duration(spec.trial_limit),
         parallel=spec.parallel,
+        pool=pool or _pool(study),
         wall_s=time.time(),
         versions={"phalanx": __version__},
         data_root=str(data_root.resolve()),
@@ -114,6 +120,14 @@ def _check_report_parts(study: StudyFile) -> None:
             cast("Callable[[Path], object]", load(part.check))(study.folder / one.file)
 
 
+def _pool(study: StudyFile) -> PlannedPool | None:
+    if study.spec.pool is None:
+        return None
+    file = study.folder / study.spec.pool
+    machines = [one.title for one in load_pool(file).spec.machines]
+    return PlannedPool(file=str(file.resolve()), machines=machines)
+
+
 def _repeats(spec: StudySpec) -> PlannedRepeats:
     repeats = spec.planned_repeats
     until = repeats.until
@@ -159,33 +173,3 @@ def _gate(gate: GateSpec, axes: Sequence[Axis], study: StudyFile) -> PlannedGate
             f"'{first}={gate.baseline}'"
         )
     raise mark.error(f"gate.baseline {gate.baseline!r} is no label of an axis ({known})")
-
-
-def assign_core_sets(
-    cores: Sequence[int], jobs: Sequence[JobSpec], parallel: int | str
-) -> list[list[int]]:
-    """Divide the cores into core sets; each runs one trial at a time.
-
-    Under `auto` the largest job decides their number.
-
-    Raises:
-        SpecError: There are more core sets than cores.
-    """
-    if parallel == "auto":
-        number = max(1, len(cores) // max(cores_wanted(job) for job in jobs))
-    else:
-        number = int(parallel)
-    if number > len(cores):
-        raise SpecError(
-            f"parallel is {number}, but there are only {len(cores)} cores, and runs at the same "
-            f"time share none; set it to {len(cores)} or less, or to auto"
-        )
-    each = len(cores) // number
-    # Remaining cores stay idle: runs on core sets of unequal size could not be compared.
-    return [list(cores[number * each : (number + 1) * each]) for number in range(number)]
-
-
-def cores_wanted(job: JobSpec) -> int:
-    """Return the number of cores at which no two processes of the job share one."""
-    threads = 1 if job.threads == "auto" else job.threads
-    return job.workers * threads + job.processes.servers

@@ -23,6 +23,7 @@ from phalanx.errors import LaunchError
 from phalanx.records.log import read_tail
 from phalanx.records.study import Trial
 from phalanx.study.messages import News, RunBegun, RunEnded, RunMoved, TrialOrder
+from phalanx.study.places import TrialPlace
 from phalanx.study.stopping import Planned
 
 COMMAND = (sys.executable, "-m", "phalanx.cli.trial")
@@ -35,6 +36,7 @@ class TrialAssignment:
 
     planned: Planned
     settings: dict[str, str]
+    place: TrialPlace
     order: TrialOrder
     log: Path
     """Log file for the output of the process."""
@@ -47,7 +49,7 @@ class TrialProcess:
 
     def __init__(self, assignment: TrialAssignment, command: Sequence[str] = COMMAND) -> None:
         self.planned = assignment.planned
-        self.cores = assignment.order.cores
+        self.place = assignment.place
         self.share = 0.0
         self.activity = "starting"
         self.run: str | None = None
@@ -109,6 +111,11 @@ class TrialProcess:
         """Return start and present time, in wall time like the journal."""
         return self._wall_s, self._wall_s + self.elapsed_s
 
+    @property
+    def lost_machines(self) -> list[str]:
+        """Machines that the ended run has lost, or could not use."""
+        return self._ended.lost_machines if self._ended is not None else []
+
     def hear(self) -> bool:
         """Read messages without blocking; False once the process has closed its end."""
         chunk = self.output.read1(1 << 16)  # type: ignore[attr-defined]  # a BufferedReader
@@ -133,7 +140,8 @@ class TrialProcess:
             run=self.run,
             cause=cause,
             elapsed_s=self.elapsed_s,
-            cores=self.cores,
+            cores=list(self.place.cores),
+            machines=list(self.place.without(self.lost_machines).machines),
             wall_s=self._wall_s,
             exit_code=code,
         )

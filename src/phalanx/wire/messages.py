@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.wire.parameter_server import FromServing, ToController
-from phalanx.wire.program import FromScript
+from phalanx.wire.program import FromScript, ToScript
 from phalanx.wire.relay import FromProcess, ToPeers
 from phalanx.wire.server_stats import ServerStats
 from phalanx.wire.split import SplitFacts, ToSplit
@@ -218,7 +218,7 @@ class Stop(_Message, frozen=True):
     reason: str
 
 
-FromCoordinator = FromServing | FromSwitch | FromProcess
+FromCoordinator = FromServing | FromSwitch | FromProcess | ToScript
 FromWorker = (
     Hello
     | Heartbeat

@@ -145,17 +145,26 @@ class SnapshotTaken(_Message, frozen=True):
 
 
 class Evaluated(_Message, frozen=True):
-    """The evaluator has evaluated a part of the data; follows `SnapshotTaken`."""
+    """The evaluator has evaluated a part of the data; follows `SnapshotTaken`.
+
+    A user's script may report no loss, or nothing at all; `ended`: it has left its loop.
+    """
 
     look: int
 
     part: str
     num_samples: int
-    loss: float
+    loss: float | None
     accuracy: float | None
     regularisation: float
     duration_s: float
     metrics: dict[str, float] = {}
+    ended: bool = False
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether anything was measured."""
+        return self.loss is not None or self.accuracy is not None or bool(self.metrics)
 
 
 class Saved(_Message, frozen=True):
@@ -274,15 +283,19 @@ class Flush(_Message, frozen=True):
 class ReadAndEvaluate(_Message, frozen=True):
     """To the evaluator: read all parameters from the servers, then evaluate a part of the data.
 
+    Where the user's script evaluates: to all its workers.
+
     Attributes:
         look: Number of this request; answers carry it.
         part: validation or test; None: only read.
         statistics: Mean batch-norm statistics of the workers, as float32.
+        epoch: Epochs that are done.
     """
 
     look: int
     part: str | None
     statistics: bytes
+    epoch: int = 0
 
 
 class Save(_Message, frozen=True):

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import torch
 
+import phalanx
 from phalanx.data.pipeline import Dataset, open_dataset
 from phalanx.engine.optimizer_factory import factory_for
 from phalanx.errors import DataError, PhalanxError
@@ -28,6 +29,7 @@ from phalanx.worker.rate import Rate
 from phalanx.worker.replica import build_network, build_replica, first_batch
 
 _FEW_SAMPLES = 8
+_PACKAGE = Path(phalanx.__file__).parent
 # A network of this size is built and asked in well under a second.
 _MAX_PARAMETERS = 20_000_000
 
@@ -53,8 +55,23 @@ def examine(question: JobQuestion) -> JobAnswer:
         answer.fault = str(error)
         # What a file holds is said in the sentence; where in the user's code it failed is not.
         if error.__cause__ is not None and not isinstance(error, DataError):
-            answer.traceback = "".join(traceback.format_exception(error.__cause__))
+            answer.traceback = _traceback(error.__cause__)
     return answer
+
+
+def _traceback(error: BaseException) -> str:
+    """Format an error from the first call of foreign code on; empty if there was none."""
+    found = traceback.TracebackException.from_exception(error)
+    foreign = [one for one in found.stack if not _is_ours(one.filename)]
+    if not foreign:
+        return ""
+    found.stack = traceback.StackSummary.from_list(foreign)
+    return "".join(found.format(chain=False))
+
+
+def _is_ours(file: str) -> bool:
+    """Tell whether a call is one of Phalanx, or of the machinery of imports."""
+    return "importlib" in file or Path(file).is_relative_to(_PACKAGE)
 
 
 def _count_parameters(job: JobSpec, dataset: Dataset) -> int:

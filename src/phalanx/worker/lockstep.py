@@ -1,19 +1,13 @@
-"""Synchronous training: form the group of workers and run the loop to the end of the job.
+"""Synchronous training: join the group of workers and run the loop to the end of the job.
 
-Used by `worker.split`, `worker.switch` and `backends.ddp` alike.
+`train_in_lockstep` is used by `worker.split` and `backends.ddp` as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import torch
 
-from phalanx.comm.base import Collective
-from phalanx.comm.gloo import GlooCollective
-from phalanx.comm.rendezvous import RendezvousStore
-from phalanx.comm.solo import SoloCollective
 from phalanx.engine.precision import PrecisionChoice
 from phalanx.strategy.base import build_strategy
 from phalanx.wire.messages import Done
@@ -21,38 +15,12 @@ from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import EvaluationShare
+from phalanx.worker.groups import join_group
 from phalanx.worker.infer import measure_inference
 from phalanx.worker.loop import TrainLoop
 from phalanx.worker.network_record import record_network
 from phalanx.worker.replica import build_replica, decide_precision
 from phalanx.worker.torch_trainer import TorchTrainer, TrainSetup
-
-
-def join_group(
-    context: WorkerContext, name: str = "workers", *, ranks: Sequence[int] | None = None
-) -> Collective:
-    """Form a group of workers; all of its members call this.
-
-    Args:
-        context: Of this worker.
-        name: Of the group, the same on all members and used once per attempt of a run: its
-            addresses are published under it.
-        ranks: Of its members, in the order of their ranks in the group; None: all workers.
-
-    Raises:
-        TimeoutExpired: A member did not come in time.
-    """
-    job = context.job
-    ranks = range(job.workers) if ranks is None else ranks
-    if len(ranks) == 1:
-        return SoloCollective()
-    return GlooCollective(
-        RendezvousStore(context.control, prefix=f"{name}/", limit_s=job.deadlines.start_s),
-        rank=ranks.index(context.spec.rank),
-        size=len(ranks),
-        host=context.spec.address,
-        deadline_s=job.deadlines.exchange_s,
-    )
 
 
 def run_lockstep_worker(context: WorkerContext) -> Done:

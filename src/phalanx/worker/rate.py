@@ -51,12 +51,17 @@ class Rate:
         self._ramp = ramp
 
     def __call__(self, samples_seen: int) -> float:
-        """Return the rate of a step that starts after so many samples."""
-        rate = learning_rate(
-            self._job.schedule,
-            peak=self._job.optimizer.lr,
-            samples_seen=samples_seen,
-            total_samples=self._samples_per_epoch * self._job.epochs,
-            samples_per_epoch=self._samples_per_epoch,
-        )
+        """Return the rate of a step that starts after so many samples.
+
+        A script's own rate comes with each of its gradients: this then is the factor of it.
+        """
+        rate = 1.0
+        if self._job.program is None:
+            rate = learning_rate(
+                self._job.schedule,
+                peak=self._job.optimizer.lr,
+                samples_seen=samples_seen,
+                total_samples=self._samples_per_epoch * self._job.epochs,
+                samples_per_epoch=self._samples_per_epoch,
+            )
         return rate if self._ramp is None else rate * self._ramp.factor(samples_seen)

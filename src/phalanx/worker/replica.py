@@ -12,9 +12,10 @@ from torch import nn
 from phalanx.comm.base import Collective
 from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Batch, Dataset, train_batches
-from phalanx.engine.optimizer_factory import factory_for
+from phalanx.engine.optimizer_factory import OptimizerFactory, factory_for
 from phalanx.engine.precision import Precision, PrecisionChoice, choose_precision
 from phalanx.engine.replica import Replica
+from phalanx.engine.trained import WholeReplica
 from phalanx.model.catalogue import build_model
 from phalanx.spec.job import JobSpec
 from phalanx.worker.context import WorkerContext
@@ -29,8 +30,19 @@ class TrainResources:
     """Data, replica and precision of a worker, shared by all phases of a run."""
 
     dataset: Dataset
-    precision: PrecisionChoice
-    replica: Replica
+    precision: str
+    """Format of forward and backward pass, for the records."""
+    replica: WholeReplica
+    factory: OptimizerFactory
+    """Makes the optimisers of slices on servers."""
+
+    @classmethod
+    def of_job(
+        cls, job: JobSpec, dataset: Dataset, precision: str, replica: Replica
+    ) -> TrainResources:
+        """Join the parts of a job."""
+        factory = factory_for(job.optimizer, replica.module, replica.layout)
+        return cls(dataset, precision, replica, factory)
 
 
 def decide_precision(job: JobSpec, dataset: Dataset, collective: Collective) -> PrecisionChoice:
@@ -120,15 +132,16 @@ def build_replica(
     )
 
 
-def shard_layout(context: WorkerContext, replica: Replica) -> ShardLayout:
-    """Return the slices of a job's model over servers, where its optimiser allows cuts."""
-    factory = factory_for(context.job.optimizer, replica.module, replica.layout)
+def shard_layout(
+    context: WorkerContext, replica: WholeReplica, factory: OptimizerFactory
+) -> ShardLayout:
+    """Return the slices of a model over servers, where its optimiser allows cuts."""
     layout = context.layout(replica.parameters.numel(), factory.cut_at)
     num_servers = context.serving.num_servers(context.job.workers)
     if factory.cut_at == () and num_servers > 1:
         _log.warning(
             "optimizer '%s' needs all parameters in one place, so one of %d servers is used: %s",
-            context.job.optimizer.name,
+            factory.name,
             num_servers,
             factory.why_not_cut,
         )

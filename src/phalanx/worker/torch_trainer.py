@@ -19,6 +19,7 @@ from phalanx.comm.base import Collective, Reduction
 from phalanx.data.pipeline import Batch, Dataset, train_batches
 from phalanx.engine.replica import Replica
 from phalanx.engine.spans import spanned
+from phalanx.records.events import Warned
 from phalanx.records.measures import Measures, ModelFigures
 from phalanx.records.position import Position
 from phalanx.strategy.base import StepFacts, Strategy
@@ -64,6 +65,7 @@ class TorchTrainer(Trainer[Batch]):
             num_workers=collective.size,
         )
         self._job = context.job
+        self._log = context.log
         self._metrics = context.metrics
         self._replica = setup.replica
         self._strategy = setup.strategy
@@ -94,7 +96,11 @@ class TorchTrainer(Trainer[Batch]):
 
     @override
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
-        return self._strategy.step(batch, lr=lr, step_index=step_index)
+        facts = self._strategy.step(batch, lr=lr, step_index=step_index)
+        note = self._strategy.take_note()
+        if note is not None and self.rank == 0:
+            self._log.record(Warned(message=note))
+        return facts
 
     @override
     def synchronize(self) -> None:

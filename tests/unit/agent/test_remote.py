@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from phalanx.agent import remote
+from phalanx.agent.line import MachineFault
 from phalanx.agent.remote.measure import TOKEN_LENGTH
 from phalanx.agent.session import Session, agent_program
-from phalanx.agent.ssh import MachineFault, SshRoute
+from phalanx.agent.ssh import SshRoute
 from phalanx.errors import LaunchError
 from phalanx.pool.probe import ProbeOptions, probe_host
 from phalanx.spec.machine import MachineSpec

@@ -22,7 +22,7 @@ from phalanx.agent.remote.measure import TOKEN_LENGTH
 from phalanx.agent.session import Session
 from phalanx.agent.ssh import LocalRoute
 from phalanx.errors import LaunchError
-from support.there import children_of, here, is_alive
+from support.there import children_of, here, is_alive, process_of
 from support.waiting import wait_until
 
 LIMIT_S = 60.0
@@ -118,8 +118,7 @@ def start(line: Session, folder: Path, mode: str, way: str = "cold", path: str =
 
 def fork_servers(line: Session) -> dict[int, str]:
     """The fork servers that the agent at the other end has started."""
-    assert line._process is not None
-    children = children_of(line._process.pid)
+    children = children_of(process_of(line).pid)
     return {pid: said for pid, said in children.items() if "phalanx.worker.fork_server" in said}
 
 
@@ -135,8 +134,7 @@ def test_what_a_process_writes_comes_home_before_its_exit_code(tmp_path: Path, w
         assert heard.text("logs/w.log").endswith("last words")
         spec = json.loads(heard.text("events/w.jsonl"))
         assert spec["mode"] == "go"
-        assert line._process is not None
-        parents = fork_servers(line) if way == "warm" else [line._process.pid]
+        parents = fork_servers(line) if way == "warm" else [process_of(line).pid]
         assert spec["parent_pid"] in parents, "the process is to die with its agent"
         assert "cold" not in [one["news"] for one in heard.news]
         line.ask({"do": "end"}, LIMIT_S)
@@ -161,9 +159,8 @@ def test_silence_ends_everything(tmp_path: Path) -> None:
         begin(line, folder, limit_s=2.5)
         start(line, folder, "stay")
         pid = heard.pid()
-        assert line._process is not None
         cat = next(
-            p for p, said in children_of(line._process.pid).items() if said.startswith("cat")
+            p for p, said in children_of(process_of(line).pid).items() if said.startswith("cat")
         )
         os.kill(cat, signal.SIGSTOP)
         try:
@@ -182,8 +179,7 @@ def test_a_killed_agent_takes_its_processes_along_and_is_swept_up_after(
         begin(line, folder)
         start(line, folder, "stay", way)
         pids = [heard.pid(), *fork_servers(line)]
-        assert line._process is not None
-        os.kill(line._process.pid, signal.SIGKILL)
+        os.kill(process_of(line).pid, signal.SIGKILL)
         wait_until(lambda: line.fault, "the line to be missed")
         if way == "warm":
             # Without a lifeline of its own tied: the system ends it with the fork server.
@@ -202,8 +198,7 @@ def test_the_next_run_removes_what_a_killed_agent_left(tmp_path: Path) -> None:
     heard, old, new = Heard(), tmp_path / "work" / "old@m", tmp_path / "work" / "new@m"
     with session(heard) as line:
         begin(line, old)
-        assert line._process is not None
-        os.kill(line._process.pid, signal.SIGKILL)
+        os.kill(process_of(line).pid, signal.SIGKILL)
         wait_until(lambda: line.fault, "the line to be missed")
     other = tmp_path / "work" / "mine@m"
     other.mkdir()
@@ -254,8 +249,7 @@ def test_a_process_starts_cold_where_no_fork_server_can_run(tmp_path: Path) -> N
         begin(line, folder)
         start(line, folder, "go", "warm", path=f"{tmp_path}:{CODE}")
         wait_until(lambda: heard.exit_code() == 7, "the process to end", limit_s=LIMIT_S)
-        assert line._process is not None
-        assert json.loads(heard.text("events/w.jsonl"))["parent_pid"] == line._process.pid
+        assert json.loads(heard.text("events/w.jsonl"))["parent_pid"] == process_of(line).pid
         [reason] = [one["reason"] for one in heard.news if one["news"] == "cold"]
         assert "the fork server" in reason
         # What kept the first from importing is still there.
@@ -440,10 +434,8 @@ def test_a_sweep_never_kills_another_process_that_has_the_number_now(tmp_path: P
         begin(line, folder)
         lock = folder / ".supervisor"
         note = json.loads(lock.read_text())
-        assert line._process is not None
-        assert other._process is not None
         # As if the agent had died, and its number had come to another run's.
-        lock.write_text(json.dumps(note | {"pid": other._process.pid}))
+        lock.write_text(json.dumps(note | {"pid": process_of(other).pid}))
         with session(Heard()) as third:
             third.ask({"do": "sweep", "folder": str(folder), "token": "none"}, LIMIT_S)
         assert other.ask({"do": "clock"}, LIMIT_S) > 0, "it lives"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.agent.ssh import SshRoute, explain, quote_path
+from phalanx.agent.piped import quote_path
+from phalanx.agent.ssh import SshRoute, explain
 from phalanx.spec.machine import MachineSpec
 
 MACHINE = MachineSpec(host="alpha", user="ada", port=2222, key="/keys/id")

@@ -45,6 +45,17 @@ def test_a_directory_becomes_a_page_a_text_and_tables(runs: Path, tmp_path: Path
     assert (tables / "results-1.csv").is_file()
 
 
+def test_a_directory_of_many_tasks_is_told_in_a_screenful(tmp_path: Path) -> None:
+    for number in range(9):
+        job = {**JOB, "model": {"name": "mlp", "hidden": [number + 1]}}
+        write_run(tmp_path / "runs", f"tiny-{number}", job, Outcome())
+    page = str(tmp_path / "r.html")
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "-o", page])
+    assert done.output.count("nothing else") == 5
+    assert "and 4 tasks more, on the page" in done.output
+    assert "hidden [9]" in Path(page).read_text()
+
+
 def test_names_of_runs_are_looked_for_among_the_runs(runs: Path, tmp_path: Path) -> None:
     text = tmp_path / "r.md"
     arguments = ["report", "tiny-2", "--runs", str(runs), "-q", "-o", str(tmp_path / "r.html")]

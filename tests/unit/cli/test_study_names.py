@@ -63,6 +63,7 @@ def test_commands_take_names_wherever_the_runs_are(root: Path) -> None:
 
 
 def test_a_budget_is_named_as_the_reason() -> None:
-    block = budget_line(11, 60.0)
+    block = budget_line(11, 60.0, Path("my runs/study-x"))
     assert isinstance(block, Text)
     assert block.lines[0].startswith("stopped because of the budget of 1 min 00 s: 11 runs")
+    assert "`phalanx study resume 'my runs/study-x' --budget 120s` allows" in block.lines[0]

@@ -34,6 +34,14 @@ def test_a_dry_run_prints_the_resolved_job_and_starts_nothing(job: Path, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_dry_run_says_that_a_data_set_is_not_here(job: Path, tmp_path: Path) -> None:
+    absent = ["--set", "data=kmnist", "--data", str(tmp_path)]
+    result = CliRunner().invoke(app, ["train", str(job), *absent, "--dry-run"])
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: kmnist: ")
+    assert "run `phalanx data fetch kmnist`" in result.stderr
+
+
 def test_a_short_option_wins_over_set(job: Path) -> None:
     arguments = ["train", str(job), "--workers", "4", "--set", "workers=3", "--dry-run", "--json"]
     result = CliRunner().invoke(app, arguments)

@@ -368,3 +368,17 @@ def test_a_newcomer_at_a_restored_server_need_not_make_up_for_all_clocks() -> No
     assert not policy.offer(0, readver=40).released, "the other one is waited for"
     policy.finish(0)
     assert [one.worker for one in policy.join(1, policy.entry_clock(1)).released] == [0, 1]
+
+
+def test_a_newcomer_that_is_first_at_a_restored_server_does_not_begin_at_the_first_push() -> None:
+    policy = ConsistencyPolicy(ConsistencyRule(lead=1))
+    for worker in (0, 1):
+        policy.expect(worker)
+    policy.restore(40)
+    policy.join(1, policy.entry_clock(1))
+    policy.join(0, 20)
+    for _ in range(2):
+        policy.offer(0, readver=40)
+        policy.finish(0)
+    released = policy.offer(1, readver=40).released
+    assert [one.worker for one in (*released, *policy.finish(1).released)] == [1, 0]

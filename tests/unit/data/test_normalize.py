@@ -40,6 +40,15 @@ def test_unit():
     assert _normalised("unit", values).tolist() == [[0.0, 0.0], [1.0, 0.0]]
 
 
+def test_centered_subtracts_the_mean_and_keeps_the_width_of_unit():
+    images = data_files.images(40, (5, 6, 3))
+    images[..., 1] //= 4
+    means = images.reshape(-1, 3).mean(axis=0)
+    assert np.allclose(_normalised("centered", images), (images - means) / 255.0, atol=1e-6)
+    values = np.array([[2.0, 5.0], [4.0, 5.0]], dtype=np.float32)
+    assert _normalised("centered", values).tolist() == [[-0.5, 0.0], [0.5, 0.0]]
+
+
 def test_none_keeps_the_values():
     images = data_files.images(10)
     assert np.array_equal(_normalised("none", images), images.astype(np.float32))

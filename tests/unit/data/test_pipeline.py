@@ -227,6 +227,20 @@ def test_parts_of_a_built_in_data_set(tmp_path):
     assert np.isclose(facts["mean"][0], arrays["train-images-idx3-ubyte"].mean())
 
 
+@pytest.mark.parametrize("own_test_part", [True, False])
+def test_the_test_part_can_be_validated_on_and_nothing_is_held_out(tmp_path, folder, own_test_part):
+    if own_test_part:
+        data_files.write_mnist(tmp_path / "mnist")
+        spec = DataSpec(name="mnist", limit=20, validation="test")
+        dataset = open_dataset(spec, data_root=tmp_path, cache_root=tmp_path / "cache")
+    else:
+        _, dataset = _open(folder, validation="test")
+    assert dataset.train.num_samples == (20 if own_test_part else 87)
+    assert dataset.validation.num_samples == 10
+    assert dataset.validation.targets is dataset.test.targets
+    assert np.array_equal(dataset.validation.rows, dataset.test.rows)
+
+
 def test_float_targets(folder):
     _, dataset = _open(folder, "files")
     assert not dataset.is_classification

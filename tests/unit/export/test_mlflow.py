@@ -80,9 +80,14 @@ def test_exporting_again_changes_nothing_and_a_run_that_went_on_replaces(
     assert [one.step for one in history] == [1, 2, 3]
 
 
-def test_an_address_that_is_none_is_refused_in_a_sentence(run: RunDir) -> None:
+def test_an_address_that_is_none_is_refused_in_a_sentence(run: RunDir, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="MLflow at nonsense://x refused"):
         export_mlflow([run], uri="nonsense://x")
+    with pytest.raises(StoreError, match=r"x\.db cannot be used: unable to open database file"):
+        export_mlflow([run], uri=f"sqlite:///{tmp_path}/absent/x.db")
+    (tmp_path / "text.db").write_text("no database, but long enough to be taken for one" * 4)
+    with pytest.raises(StoreError, match="file is not a database"):
+        export_mlflow([run], uri=f"sqlite:///{tmp_path}/text.db")
 
 
 def test_a_missing_package_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import ExitCode, LaunchError
-from phalanx.launch import local
+from phalanx.launch import job_check
 from phalanx.launch.base import LaunchRequest
 from phalanx.launch.local import LocalLauncher
 from phalanx.launch.memory import PROCESS_BYTES, available_bytes, check_memory
@@ -49,7 +49,7 @@ def test_the_launcher_asks_before_it_starts_anything_and_can_be_overruled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert available_bytes() > PROCESS_BYTES
-    monkeypatch.setattr(local, "available_bytes", lambda: GB)
+    monkeypatch.setattr(job_check, "available_bytes", lambda: GB)
     job = job_from_mapping(job_of(20))
     with pytest.raises(LaunchError, match=r"20 workers.*--force"):
         LocalLauncher(LaunchRequest(job, tmp_path, tmp_path)).check()

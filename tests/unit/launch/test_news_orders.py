@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 import re
+import threading
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -76,6 +77,8 @@ class Play:
         }
         self.hosts = HostGroup(hosts, listen="127.0.0.1")
         self.group = SshGroup(self.hosts, root, silence_s=60.0)
+        self.disk_is_free = threading.Event()
+        self.disk_is_free.set()
         self.num_lives = 0
         self.lives: dict[str, Life] = {}
         for process in PROCESSES:
@@ -104,7 +107,7 @@ class Play:
     def act(self) -> None:
         process = self.chance.choice(PROCESSES)
         life = self.lives[process]
-        match self.chance.randrange(8):
+        match self.chance.randrange(10):
             case 0:
                 self.start(process)
             case 1 | 2 | 3 if life.exit_code is None:
@@ -125,10 +128,28 @@ class Play:
                     serial = self.chance.randrange(1, self.num_lives + 1)
                     news = {"news": "exit", "name": process, "serial": serial, "code": 42}
                     other.on_news(news)
+            case 6:
+                self.hold_writer()
+            case 7:
+                self.disk_is_free.set()
             case _:
                 self.sessions[self.chance.choice(MACHINES)].arrive()
 
+    def hold_writer(self) -> None:
+        """All that has come so far is on the disk; what comes from now on waits for it."""
+        if self.disk_is_free.is_set():
+            reached = threading.Event()
+            free = self.disk_is_free = threading.Event()
+
+            def hold(_: object) -> None:
+                reached.set()
+                free.wait()
+
+            self.hosts.news.put("", {}, hold)
+            reached.wait()
+
     def settle(self) -> None:
+        self.disk_is_free.set()
         for session in self.sessions.values():
             while session.under_way:
                 session.arrive()
@@ -158,4 +179,5 @@ def test_each_start_of_a_process_is_known_by_its_own_news(seed: int) -> None:
                 last = [f"life-{life.number} line-999"] if life.exit_code is not None else []
                 assert [f"life-{m[3]} line-{m[4]}" for m in own] == [*life.lines, *last]
         finally:
+            play.disk_is_free.set()
             play.hosts.news.close()

@@ -26,7 +26,7 @@ class Logins:
     def __init__(self) -> None:
         self.machines: list[str] = []
 
-    def route(self, machine: MachineSpec, config: str | None) -> LocalRoute:
+    def route(self, machine: MachineSpec) -> LocalRoute:
         logins = self
 
         class Counted(LocalRoute):
@@ -34,7 +34,7 @@ class Logins:
                 logins.machines.append(machine.title)
                 return super().command(remote)
 
-        return Counted(machine, config)
+        return Counted(machine)
 
 
 def attempt(

@@ -27,7 +27,7 @@ from phalanx.launch.ssh import SshGroup
 from phalanx.spec.data import DataSpec
 from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
-from support.there import children_of, here, is_alive
+from support.there import children_of, here, is_alive, process_of
 from support.waiting import wait_until
 from support.warm import starting
 
@@ -100,8 +100,7 @@ def test_a_machine_is_lost_with_its_processes_and_the_others_stay(
     hosts: HostGroup, tmp_path: Path
 ) -> None:
     group = started(hosts, tmp_path)
-    process = hosts.by_name["b"].session._process
-    assert process is not None
+    process = process_of(hosts.by_name["b"].session)
     os.kill(process.pid, signal.SIGKILL)
     wait_until(lambda: by_name(group)["worker-1"].lost, "b to be missed")
     assert "broke off" in str(by_name(group)["worker-1"].lost)
@@ -114,8 +113,7 @@ def test_a_machine_is_lost_with_its_processes_and_the_others_stay(
 def test_a_machine_that_falls_silent_is_lost(hosts: HostGroup, tmp_path: Path) -> None:
     group = SshGroup(hosts, tmp_path / "run", silence_s=2.5)
     group.start([spec(hosts, 0, "a"), spec(hosts, 1, "b")])
-    process = hosts.by_name["b"].session._process
-    assert process is not None
+    process = process_of(hosts.by_name["b"].session)
     os.kill(process.pid, signal.SIGSTOP)
     wait_until(lambda: by_name(group)["worker-1"].lost, "b to be missed")
     assert "nothing was heard of it" in str(by_name(group)["worker-1"].lost)
@@ -173,8 +171,7 @@ def test_a_machine_that_does_not_answer_a_start_is_lost_and_the_run_goes_on(
     group = SshGroup(hosts, tmp_path / "run", silence_s=60.0)
     group.start([spec(hosts, 0, "a")])
     monkeypatch.setattr("phalanx.launch.ssh._START_S", 0.5)
-    process = hosts.by_name["b"].session._process
-    assert process is not None
+    process = process_of(hosts.by_name["b"].session)
     os.kill(process.pid, signal.SIGSTOP)
     group.add(spec(hosts, 1, "b"))
     assert "no answer within" in str(by_name(group)["worker-1"].lost)
@@ -200,8 +197,7 @@ def test_a_machine_speaks_for_its_own_processes_alone(hosts: HostGroup, tmp_path
 
 def forked_on(hosts: HostGroup, name: str) -> list[int]:
     """How many processes each fork server of a machine has forked."""
-    agent = hosts.by_name[name].session._process
-    assert agent is not None
+    agent = process_of(hosts.by_name[name].session)
     return [
         len(children_of(pid))
         for pid, command in children_of(agent.pid).items()

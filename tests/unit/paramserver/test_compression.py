@@ -5,14 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.paramserver.compression import (
-    BLOCK,
-    KINDS,
-    Compression,
-    Encoder,
-    Received,
-    payload_bytes,
-)
+from phalanx.paramserver.compression import KINDS, Encoder, Received, payload_bytes
+from phalanx.spec.compression import INT8_BLOCK
 from phalanx.wire.bulk import Kind
 from support.paramserver import small_layout
 
@@ -24,10 +18,12 @@ def decoded(encoder: Encoder, payload: torch.Tensor, size: int) -> torch.Tensor:
 
 
 @given(
-    st.sampled_from(["none", "bf16", "int8"]), st.integers(1, 3 * BLOCK), st.integers(0, 2**32 - 1)
+    st.sampled_from(["none", "bf16", "int8"]),
+    st.integers(1, 3 * INT8_BLOCK),
+    st.integers(0, 2**32 - 1),
 )
 def test_what_is_lost_in_one_push_comes_with_the_next(
-    compression: Compression, size: int, seed: int
+    compression: str, size: int, seed: int
 ) -> None:
     layout = small_layout(size, segments=1)
     gradient = torch.randn(size, generator=torch.Generator().manual_seed(seed))

@@ -10,6 +10,7 @@ import torch
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from phalanx.consistency.rule import ConsistencyRule
 from phalanx.paramserver.client import Client
 from phalanx.paramserver.connection_table import ClientMessage
 from phalanx.paramserver.handshake import ClientIdentity
@@ -36,8 +37,15 @@ WORKER = ClientIdentity("worker", 0, 1)
 KEYS = KeyPair.make()
 
 
-def make_server(index: int = 0, *, restoring: bool = False, incarnation: int = 1) -> Server:
-    shard = make_shard(LAYOUT, rule=ASYNC, workers=(), server=index)
+def make_server(
+    index: int = 0,
+    *,
+    restoring: bool = False,
+    incarnation: int = 1,
+    rule: ConsistencyRule = ASYNC,
+    workers: tuple[int, ...] = (),
+) -> Server:
+    shard = make_shard(LAYOUT, rule=rule, workers=workers, server=index)
     settings = settings_for(LAYOUT, index, restoring=restoring, incarnation=incarnation)
     return Server(shard, keys=KeyPair.make(), settings=settings)
 
@@ -144,6 +152,56 @@ def test_copies_for_two_servers_arrive_though_their_connections_break() -> None:
         before = parameters.clone()
         exchange(client, ticket=5)
         assert torch.equal(parameters, before)
+
+
+def test_a_worker_that_awaits_nothing_of_a_restored_server_enters_there_all_the_same() -> None:
+    """Others are held back there until it is back, and it may wait for one of them elsewhere."""
+    held_back = consistency_rule(consistency="ssp", staleness=1)
+    with ExitStack() as stack:
+
+        def start(index: int, **fields: object) -> Server:
+            server = make_server(index, rule=held_back, **fields)  # type: ignore[arg-type]
+            stack.enter_context(serving(server))
+            server.call(lambda: server.admit(KEYS.public, WORKER)).result(LIMIT_S)
+            return server
+
+        # Worker 1 does not come: the first server holds back the second push of worker 0.
+        old = [start(0, workers=(0, 1)), start(1)]
+        client, _, gradients = client_for(
+            LAYOUT, [server.address for server in old], KEYS, whole=True
+        )
+        stack.enter_context(client)
+        client.connect(soon("the servers"))
+        gradients.fill_(1.0)
+        exchange(client, ticket=1)
+        client.begin(num_samples=1, ticket=2)
+        client.finish()
+
+        def answered() -> bool:
+            client.attend()
+            return bool(client.acknowledged(1))
+
+        wait_until(answered, "the second server to answer", limit_s=LIMIT_S)
+        assert not client.acknowledged(0)
+        old[1].stop()
+        new = start(1, workers=(0,), restoring=True, incarnation=2)
+        client.relocate(new.address)
+
+        def asked() -> bool:
+            client.attend()
+            return new.call(lambda: new._load_stats.num_messages).result(LIMIT_S) > 0
+
+        wait_until(asked, "the worker to come to a server that is not whole", limit_s=LIMIT_S)
+        new.call(lambda: new.expect(1, WORKER)).result(LIMIT_S)
+        client.donate(1, number=1)
+        attend_until_restored(client, [new])
+
+        def entered() -> bool:
+            client.attend()
+            return new.call(lambda: new._has_entered(WORKER)).result(LIMIT_S)
+
+        wait_until(entered, "the worker to enter", limit_s=LIMIT_S)
+        assert not client.acknowledged(0), "all the while it waits for the first server"
 
 
 class Impostor:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,13 +20,22 @@ from phalanx.plan.calibrate import (
 from phalanx.plan.compute_model import line
 from phalanx.plan.facts import ClusterModel, JobFacts, MachineFacts, NetworkFacts
 from phalanx.plan.measured import RunMeasures, measure_run
+from phalanx.records.events import NetworkBuilt
 from phalanx.records.rundir import RunDir
+from phalanx.records.script_trained import ScriptTrained
+from phalanx.records.tensor_slot import TensorSlot
 from phalanx.spec.loader import job_from_mapping
+from phalanx.spec.program import script_digest
 from support.worlds import short_summary
 from support.written import started, step, write_run
 
 FIXED_S, PER_SAMPLE_S, APPLY_S, EXCHANGE_S = 0.02, 0.001, 0.004, 0.03
 JOB = {"data": "digits", "batch": {"global": 64}, "workers": 1, "strategy": "single"}
+
+
+def network() -> NetworkBuilt:
+    slots = [TensorSlot("weight", (1000, 999), 0), TensorSlot("bias", (1000,), 999_000)]
+    return NetworkBuilt(slots, [], (8, 8), 10, scale=[1.0], shift=[0.0])
 
 
 def made_up_run(
@@ -38,6 +48,7 @@ def made_up_run(
     job: Mapping[str, Any] | None = None,
     num_steps: int = 40,
     threads: int | None = None,
+    script: ScriptTrained | None = None,
 ) -> RunDir:
     """Steps that take just what the constants say."""
     rng = np.random.default_rng(3)
@@ -66,11 +77,12 @@ def made_up_run(
                 )
             )
         logs[f"worker-{rank}"] = events
-    spec = dict(JOB) | {
-        "batch": {"global": batch * workers},
-        "workers": workers,
-        "strategy": strategy,
-    }
+    logs["worker-0"].insert(1, network())
+    spec: dict[str, Any] = {"workers": workers, "strategy": strategy}
+    if script is not None:
+        logs["worker-0"].append(script)
+    else:
+        spec = dict(JOB) | spec | {"batch": {"global": batch * workers}}
     run = write_run(root, logs, job=spec | dict(job or {}))
     run.write_summary(short_summary(batch * workers, workers))
     return run
@@ -95,6 +107,11 @@ def test_two_batch_sizes_tell_fixed_from_proportional(tmp_path: Path) -> None:
     assert calibration.costs.startup_s == pytest.approx(5.0)
     assert calibration.costs.warm_up_s == pytest.approx(3.0, rel=0.05)
     assert calibration.model.num_parameters == 1_000_000
+
+
+def test_shapes_are_those_that_a_run_has_recorded(tmp_path: Path) -> None:
+    found = calibrate([measured(made_up_run(tmp_path))])
+    assert found.model.shapes == ((1000, 999), (1000,))
 
 
 def test_jitter_is_found(tmp_path: Path) -> None:
@@ -196,6 +213,60 @@ def test_alike_means_the_same_computation() -> None:
     assert is_alike(one, job_from_mapping(JOB | {"batch": {"global": 8}, "epochs": 9, "seed": 7}))
     assert not is_alike(one, job_from_mapping(JOB | {"optimizer": "adam"}))
     assert not is_alike(one, job_from_mapping(JOB | {"data": "mnist"}))
+
+
+SCRIPT = ScriptTrained(
+    digest=script_digest(Path(__file__)),
+    epochs=3,
+    global_batch=64,
+    num_samples=1000,
+    num_moments=2,
+    has_convolutions=True,
+    own_streams=False,
+    between_s=0.0,
+)
+
+
+def script_job(script: str = __file__, **program: object) -> dict[str, Any]:
+    return {"program": {"script": script, **program}}
+
+
+def test_scripts_are_alike_if_they_and_their_arguments_are() -> None:
+    one = job_from_mapping(script_job("a.py", args=["--lr", "1"]))
+    trial = {"steps": 7, "part": 0.25}
+    assert is_alike(one, job_from_mapping(script_job("a.py", args=["--lr", "1"], trial=trial)))
+    assert not is_alike(one, job_from_mapping(script_job("b.py", args=["--lr", "1"])))
+    assert not is_alike(one, job_from_mapping(script_job("a.py")))
+    assert not is_alike(one, job_from_mapping(JOB))
+    assert not is_alike(job_from_mapping(JOB), one)
+
+
+def test_parts_of_a_scripts_batch_tell_fixed_from_proportional(tmp_path: Path) -> None:
+    whole = made_up_run(tmp_path, batch=64, script=SCRIPT, job=script_job(trial={"steps": 40}))
+    trial = {"steps": 40, "part": 0.25}
+    made_up_run(tmp_path, batch=16, script=SCRIPT, job=script_job(trial=trial))
+    changed = msgspec.structs.replace(SCRIPT, digest="another")
+    made_up_run(tmp_path, batch=16, script=changed, job=script_job(trial=trial))
+    made_up_run(tmp_path, batch=16)
+    runs = read_runs([tmp_path], job_from_mapping(script_job()))
+    assert sorted(run.job.global_batch for run in runs) == [16, 64]
+    assert whole.name in {run.name for run in runs}
+    calibration = calibrate(runs)
+    (fit,) = calibration.fits["here"]
+    assert fit.fixed_s == pytest.approx(FIXED_S, rel=0.02)
+    assert fit.per_sample_s == pytest.approx(PER_SAMPLE_S, rel=0.02)
+    assert calibration.model.num_moments == 2
+    assert calibration.script == SCRIPT
+    # 20 s in all less 12 s of training; trials do nothing else.
+    assert calibration.costs.startup_s == pytest.approx(8.0)
+
+
+def test_a_run_to_its_end_shows_what_a_script_does_between_epochs(tmp_path: Path) -> None:
+    ended = msgspec.structs.replace(SCRIPT, between_s=2.0)
+    made_up_run(tmp_path, script=ended, job=script_job())
+    made_up_run(tmp_path, script=SCRIPT, job=script_job(trial={"steps": 40}))
+    runs = read_runs([tmp_path], job_from_mapping(script_job()))
+    assert calibrate(runs).script == ended
 
 
 def test_lines_never_go_below_zero() -> None:

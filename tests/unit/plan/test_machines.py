@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from phalanx.errors import PlanError
@@ -18,6 +19,8 @@ from phalanx.plan.machines import (
 )
 from phalanx.pool.facts import ClockOffset, HostFacts, HostLink, HostSpeed, Probe
 from phalanx.pool.inventory import Inventory, Member
+from phalanx.records.script_trained import ScriptTrained
+from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.machine import MachineSpec
 from support.worlds import fit, job
 
@@ -156,3 +159,25 @@ def test_this_machine_offers_a_worker_for_each_core() -> None:
     assert where.machines["ada.local"].slots == 4
     assert not is_enough(CALIBRATION, here)
     assert is_enough(CALIBRATION, ThisMachine(host="ada.local", cores=1, memory_bytes=1))
+
+
+def test_a_script_is_known_by_its_runs() -> None:
+    script = ScriptTrained(
+        digest="",
+        epochs=3,
+        global_batch=64,
+        num_samples=1000,
+        num_moments=2,
+        has_convolutions=True,
+        own_streams=True,
+        between_s=4.0,
+    )
+    calibration = msgspec.structs.replace(CALIBRATION, script=script)
+    inventory = Inventory("pool", (member("ada", 100.0), member("bob", 50.0)))
+    spec = job_from_mapping({"program": {"script": "train.py"}})
+    where = pool_cluster(spec, None, calibration, inventory, None)
+    facts = where.job
+    assert (facts.global_batch, facts.samples_per_epoch, facts.epochs) == (64, 1000, 3)
+    assert (facts.splits_evenly, facts.script_s) == (True, 4.0)
+    assert where.model == calibration.model
+    assert "of the script" in where.sources[0]

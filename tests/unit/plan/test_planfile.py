@@ -10,7 +10,7 @@ import pytest
 from phalanx.errors import SpecError
 from phalanx.plan.explain import choice_sentence, reasons
 from phalanx.plan.facts import ClusterModel
-from phalanx.plan.placement import Seat
+from phalanx.plan.placement import Seat, job_of
 from phalanx.plan.planfile import (
     Plan,
     compare_with_run,
@@ -22,7 +22,8 @@ from phalanx.plan.planfile import (
 )
 from phalanx.plan.search import Objective, PlanSearchResult, search
 from phalanx.spec.loader import job_from_mapping
-from support.worlds import GIB, job, machine, short_summary, world
+from phalanx.spec.program import PRECISION
+from support.worlds import GIB, fit, job, machine, short_summary, world
 
 JOB = job()
 
@@ -48,6 +49,35 @@ def test_the_job_has_the_chosen_settings() -> None:
     assert spec.batch.shares is not None
     assert [float(n) for seat in plan.seats for n in seat.batches] == list(spec.batch.shares)
     assert spec.strategy == findings.chosen.candidate.strategy
+
+
+def test_a_script_is_given_its_shares_and_nothing_that_it_says_itself() -> None:
+    script = job_from_mapping({"program": {"script": "train.py", "args": ["--lr", "1"]}})
+    fits = [msgspec.structs.replace(fit(speed), precision=PRECISION) for speed in (1e-3, 3e-3)]
+    machines = [machine("ada", fits=(fits[0],)), machine("bob", fits=(fits[1],))]
+    where = world(machines, bandwidth=1e9)
+    findings = search(script, where, Objective(accept="exact"))
+    plan = record_plan(script, findings, where)
+    spec = job_from_mapping(plan.job)
+    assert spec.program is not None
+    assert (spec.workers, spec.strategy.name) == (2, "allreduce")
+    assert list(spec.program.shares or ()) == [
+        float(size) for seat in plan.seats for size in seat.batches
+    ]
+    assert spec.program.shares != spec.program.shares[::-1]  # type: ignore[index]
+    for option in findings.options:
+        if option.refusal is None:
+            assert job_of(script, option.candidate).program is not None
+    less = job_from_mapping(plan_without(plan, ["bob"]).job)
+    assert less.program is not None
+    assert (less.workers, len(less.program.shares or ())) == (1, 1)
+    # Streams of their own cannot be shared out unequally.
+    job_facts = msgspec.structs.replace(where.job, splits_evenly=True)
+    even = search(script, msgspec.structs.replace(where, job=job_facts), Objective(accept="exact"))
+    assert all(
+        len({size for seat in one.candidate.seats for size in seat.batches}) == 1
+        for one in even.options
+    )
 
 
 def test_only_plans_for_this_machine_start_here() -> None:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from phalanx.plan.facts import ClusterModel
+from phalanx.plan.facts import ClusterModel, ModelFacts
 from phalanx.plan.predict import predict
 from phalanx.plan.result import Prediction
+from phalanx.spec.compression import (
+    Bf16Spec,
+    CompressionSpec,
+    Int4Spec,
+    Int8Spec,
+    PowerSgdSpec,
+    TopKSpec,
+    WholeSpec,
+)
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.strategy import StrategySpec
@@ -42,6 +53,28 @@ def changed(where: ClusterModel, name: str, **fields: object) -> ClusterModel:
     machines = dict(where.machines)
     machines[name] = msgspec.structs.replace(machines[name], **fields)
     return msgspec.structs.replace(where, machines=machines)
+
+
+@pytest.mark.parametrize(
+    "compression",
+    [WholeSpec(), Bf16Spec(), Int8Spec(), Int4Spec(), PowerSgdSpec(), TopKSpec()],
+    ids=lambda spec: spec.name,
+)
+def test_a_compressed_step_sends_what_its_spec_says_and_is_no_faster_than_the_link(
+    compression: CompressionSpec,
+) -> None:
+    shapes = ((128, 9216), (128,), (10, 128), (10,))
+    where = even(4, bandwidth=1e7)
+    model = ModelFacts(num_parameters=sum(map(math.prod, shapes)), shapes=shapes)
+    where = msgspec.structs.replace(where, model=model)
+    sent = 2 * 3 / 4 * compression.summed_bytes(shapes, 4)
+    for every, strategy in (
+        (1, AllreduceSpec(compression=compression)),
+        (8, LocalSgdSpec(compression=compression, average_moments=False)),
+    ):
+        found = predicted(4, strategy, where)
+        assert found.sent_bytes_per_step == pytest.approx(sent / every)
+        assert found.step_s.value >= sent / every / 1e7
 
 
 @given(strategies, sizes, st.floats(1e6, 1e9), st.floats(1.0, 20.0), st.integers(10_000, 10**7))

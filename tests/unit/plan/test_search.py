@@ -196,6 +196,15 @@ def test_the_jobs_own_strategy_is_allowed() -> None:
     assert refused == ["gradients about 1.0 updates old; --accept stale allows it"]
 
 
+def test_servers_are_left_out_where_workers_must_step_together() -> None:
+    where = world([machine("ada"), machine("bob")])
+    facts = msgspec.structs.replace(where.job, in_step_only=True)
+    bound = msgspec.structs.replace(where, job=facts)
+    options = search(JOB, bound, Objective(accept="stale")).options
+    names = {one.candidate.strategy.name for one in options}
+    assert names == {"single", "allreduce", "local_sgd"}
+
+
 def test_what_the_job_forbids_is_refused_with_its_reason() -> None:
     clipped = job(optimizer={"name": "sgd", "clip_norm": 1.0})
     where = world([machine("ada"), machine("bob")])

@@ -10,8 +10,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from phalanx.errors import DataError, SpecError
+from phalanx.program.own_stream import OwnStream, check_strategy
+from phalanx.program.passes import Passes
 from phalanx.program.rows import count_rows, take_rows
 from phalanx.program.source import BatchCut, BatchSource, MicroBatch, open_source
+from phalanx.spec.lockstep import LocalSgdSpec
+from phalanx.spec.parameter_server import ParameterServerSpec
 
 
 def loader(count: int = 23, batch: int = 5, **settings: object) -> DataLoader[object]:
@@ -140,3 +144,42 @@ def test_rows_of_nested_batches() -> None:
     assert taken["scale"] == 2.0
     with pytest.raises(DataError, match="must hold tensors"):
         count_rows("text")
+
+
+def test_an_own_stream_that_ends_first_goes_on_with_rows_that_count_nothing() -> None:
+    cut = BatchCut(1, 2)
+    stream = OwnStream(Passes.over(loader(count=7), has_steps=False), cut, None)
+    assert (stream.batch_size, stream.num_batches, stream.has_steps) == (10, 2, False)
+    stream.agree(4)
+    batches = list(stream.open(0, cut=cut, seed=0, start_sample=0))
+    assert [one.num_rows for one in batches] == [5, 2, 0, 0]
+    assert [count_rows(one.payload) for one in batches] == [5, 2, 2, 2]
+    resumed = list(stream.open(0, cut=cut, seed=0, start_sample=10))
+    assert [one.num_rows for one in resumed] == [2, 0, 0]
+
+
+def test_an_own_stream_of_one_worker_must_last_for_its_steps() -> None:
+    stream = OwnStream(Passes.over(loader(count=7), has_steps=True), BatchCut(), 4)
+    with pytest.raises(DataError, match="no batch left after 2 of 4 batches"):
+        list(stream.open(0, cut=BatchCut(), seed=0, start_sample=0))
+
+
+def test_own_streams_are_refused_where_servers_hand_out_batches() -> None:
+    check_strategy(LocalSgdSpec())
+    with pytest.raises(SpecError, match="not 'parameter_server'"):
+        check_strategy(ParameterServerSpec())
+
+
+def test_a_trial_may_compute_a_part_of_each_batch() -> None:
+    cuts = [BatchCut(rank, 2, None, 0.25) for rank in range(2)]
+    assert [cut.bounds(32) for cut in cuts] == [(0, 4), (4, 8)]
+    # Two rows each where there are as many: batch norm refuses one.
+    assert [cut.bounds(8) for cut in cuts] == [(0, 2), (2, 4)]
+    assert [cut.bounds(3) for cut in cuts] == [(0, 2), (2, 3)]
+
+
+def test_a_trial_computes_a_part_of_own_streams_too() -> None:
+    cut = BatchCut(0, 2, None, 0.5)
+    stream = OwnStream(Passes.over(loader(count=8, batch=8), has_steps=False), cut, None)
+    (batch,) = stream.open(0, cut=cut, seed=0, start_sample=0)
+    assert (batch.num_rows, count_rows(batch.payload)) == (4, 4)

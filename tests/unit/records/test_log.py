@@ -19,6 +19,7 @@ from phalanx.records.events import (
     Finished,
     HostSample,
     ProcessSample,
+    Refused,
     Resumed,
     Stall,
     Started,
@@ -100,6 +101,7 @@ EVERY_KIND: list[Event] = [
     Decision(what="stop", reason="lost", rank=None),
     Failure(rank=0, cause="killed", detail="line 1\nline 2"),
     Warned(message="ünïcode 漢字"),
+    Refused(group="workers", reasons={"no proof": 2}),
     Finished(rank=0, state="finished"),
 ]
 

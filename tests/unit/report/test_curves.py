@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from phalanx.report.cells import Cell, group_runs
+from phalanx.report.document import Figure
 from phalanx.report.facts import read_material
 from phalanx.report.measures import curve_of, spread, time_to
-from phalanx.report.parts.learning import _first_measured
+from phalanx.report.parts.learning import _first_measured, learning
+from phalanx.report.scope import Options, open_scope
 from support.records import Outcome, write_run
 
 JOB = {"name": "tiny", "model": "mlp", "data": "digits", "workers": 2, "strategy": "allreduce"}
@@ -67,3 +69,22 @@ def test_curves_are_drawn_of_what_every_cell_has_by_epoch(tmp_path: Path) -> Non
     measure = _first_measured([cell], keys)
     assert measure is not None
     assert measure.key == "train_accuracy"
+
+
+@pytest.mark.parametrize("part", ["auto", "test"])
+def test_both_losses_and_accuracies_are_drawn_and_a_test_part_is_named(
+    tmp_path: Path, part: str
+) -> None:
+    job = {**JOB, "data": {"name": "digits", "validation": part}}
+    write_run(tmp_path, "run", job, Outcome(epochs=3))
+    chapter = learning(open_scope(read_material([tmp_path]), Options()))
+    assert chapter is not None
+    figure = next(block for block in chapter.blocks if isinstance(block, Figure))
+    assert [panel.title for panel in figure.panels] == [
+        "Validation accuracy by epoch",
+        "Validation accuracy by training time",
+        "Training accuracy by epoch",
+        "Validation loss by epoch",
+        "Training loss by epoch",
+    ]
+    assert ("measured on the test part" in figure.caption) == (part == "test")

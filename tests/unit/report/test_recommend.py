@@ -51,10 +51,10 @@ def test_the_quickest_within_the_tolerance_wins(tmp_path: Path) -> None:
     assert advice.best.strategy == "single"
     assert advice.alternatives == []
     assert advice.sentence.startswith(
-        "Use allreduce (2 workers) with batch 128: of the cells within 0.5 points of the best test "
+        "Use allreduce (2 workers) with batch 128. Of the cells within 0.5 points of the best test "
         "accuracy it needs the least training time, 11.1 ± 0.5 s (n = 3), 0.55 (0.54 to 0.57) "
         "times that of the most accurate, single (1 worker) with batch 128. "
-        "It reaches 96.80 ± 0.25 % (n = 3)"
+        "Its test accuracy is 96.80 ± 0.25 % (n = 3)"
     )
     assert "not distinguishable" not in advice.sentence
 

@@ -14,6 +14,7 @@ from phalanx.plan.workers import WorkerModels, worker_models
 from phalanx.simulate.perturbation import Crash, Perturbation, SlowMachine, Straggling
 from phalanx.simulate.run import SimulatedRun
 from phalanx.simulate.simulator import simulate
+from phalanx.spec.compression import Bf16Spec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec, SingleSpec
 from phalanx.spec.parameter_server import ParameterServerSpec
 from phalanx.spec.strategy import StrategySpec
@@ -244,7 +245,7 @@ def test_bytes_are_those_of_the_push() -> None:
     where = even(2)
     plain = run(2, ASYNC, where, rounds=3)
     assert plain.sent_bytes == 3 * 2 * 4 * 1_200_000
-    short = ASYNC.model_copy(update={"compression": "bf16"})
+    short = ASYNC.model_copy(update={"compression": Bf16Spec()})
     assert run(2, short, where, rounds=3).sent_bytes == plain.sent_bytes / 2
     predicted = throughput_of(ASYNC, crew_of(2, ASYNC, where), where)
     assert predicted.sent_bytes * 2 * 3 == plain.sent_bytes

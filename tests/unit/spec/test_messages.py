@@ -162,7 +162,7 @@ OUT_OF_RANGE = [
     ("seed: -1", "seed must be a whole number from 0 to 4294967295, not -1"),
     ("batch: {global: -3}", "batch.global must be a whole number above 0 or null, not -3"),
     ("data: {name: mnist, validation: 1.5}",
-     "data.validation must be a number of at least 0 and below 1 or 'auto', not 1.5"),
+     "data.validation must be a number of at least 0 and below 1, 'auto' or 'test', not 1.5"),
     ("data: {name: mnist, prefetch: -1}",
      "data.prefetch must be a whole number of at least 0, not -1"),
     ("model: {name: densenet, reduction: 2}",

@@ -40,13 +40,19 @@ def test_it_survives_the_manifest_and_has_time_to_evaluate() -> None:
         ("evaluate", "never", "'program' has no evaluate"),
         ("backend", "ddp", "'program' has no backend"),
         ("strategy", "split", "cannot run a script"),
-        ("strategy", "parameter_server", "cannot run a script yet"),
-        ("strategy", "switch", "cannot run a script yet"),
+        ("strategy", {"name": "switch", "handover": "restart"}, "'handover: restart' begins new"),
     ],
 )
 def test_what_the_script_decides_is_refused(setting: str, value: object, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         job_from_mapping({"program": PROGRAM, setting: value})
+
+
+def test_trials_step_together() -> None:
+    trial = {"program": PROGRAM | {"trial": {"steps": 7}}}
+    job_from_mapping(trial | {"strategy": "allreduce", "workers": 2})
+    with pytest.raises(SpecError, match=r"program\.trial measures workers that step together"):
+        job_from_mapping(trial | {"strategy": "parameter_server", "workers": 2})
 
 
 def test_script_and_what_it_imports_are_sent(tmp_path: Path) -> None:

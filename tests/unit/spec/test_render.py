@@ -158,6 +158,8 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
             observe["energy"] = "off"
     else:
         observe["watts_full"] = observe["watts_idle"] + 1
+    # Momentum of top-k replaces that of an optimiser, and few have none.
+    mapping.get("strategy", {}).get("compression", {}).pop("momentum", None)
     if mapping.get("strategy", {}).get("name") == "parameter_server":
         make_serving_consistent(mapping, mapping["strategy"])
     if mapping.get("strategy", {}).get("name") == "switch":
@@ -219,6 +221,7 @@ def make_switch_consistent(mapping: dict[str, object]) -> None:
     for strategy in [*inner, *([straggler["loosen_to"]] if "loosen_to" in straggler else [])]:
         if strategy["name"] == "single":
             strategy["name"] = "allreduce"
+        strategy.get("compression", {}).pop("momentum", None)
         if strategy["name"] == "parameter_server":
             make_serving_consistent(mapping, strategy)
     if switch.get("handover") == "restart":
@@ -248,6 +251,8 @@ def make_serving_consistent(mapping: dict[str, object], strategy: dict[str, obje
         strategy["staleness_range"] = [2, 5]
     strategy.pop("delay_compensation", None)
     strategy.pop("delay_lambda", None)
+    if strategy.get("compression", {}).get("name", "none") not in ("none", "bf16", "int8"):
+        del strategy["compression"]
     mapping.get("optimizer", {}).pop("clip_norm", None)
     if "shard" in mapping.get("data", {}):
         mapping["data"]["shard"] = "sample"

@@ -52,7 +52,7 @@ def test_what_tensorflow_can_express_is_accepted(settings: dict[str, Any]) -> No
         ({"strategy": SERVING | {"pull_compression": "bf16"}}, "has no pull_compression 'bf16'"),
         ({"strategy": SERVING | {"lr_scaling": "by_staleness"}}, "set 'none' or 'by_workers'"),
         ({"strategy": SERVING | {"overlap": True}}, "has no overlap 'True'"),
-        ({"strategy": SERVING | {"encrypt": "on"}}, "its channels are open"),
+        ({"strategy": SERVING | {"encrypt": "always"}}, "its channels are open"),
         ({"strategy": SERVING | {"servers": "colocated"}}, "no servers inside its workers"),
         ({"strategy": SERVING | {"snapshot_s": 5.0}}, "its servers keep no copies"),
         (

@@ -10,7 +10,8 @@ from phalanx.records.study import StudyManifest
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
 from phalanx.spec.study_file import study_from_mapping
-from phalanx.study.plan import amend, assign_core_sets, cores_wanted, plan_study
+from phalanx.study.places import assign_core_sets, cores_wanted
+from phalanx.study.plan import amend, plan_study
 
 
 def plan(**fields: Any) -> StudyManifest:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from phalanx.records.job_check import JobAnswer, JobQuestion
+from phalanx.records.job_check import JobAnswer, JobQuestion, needs_check
+from phalanx.spec.loader import job_from_mapping
 from phalanx.worker.job_check import examine
 
 HERE = __name__
@@ -77,11 +78,59 @@ def test_a_network_that_does_not_fit_is_refused_with_the_place(
     assert place in answer.traceback
 
 
+@pytest.mark.parametrize(
+    ("part", "fault"),
+    [
+        ({"model": "nowhere:build"}, "there is no module 'nowhere' among the installed packages"),
+        ({"model": "nets.py:build"}, "named without .py: write nets:build"),
+        ({"loss": "nowhere:focal"}, "No module named 'nowhere'"),
+        ({"loss": "nets.py:focal"}, "named without .py: write nets:focal"),
+        ({"metrics": ["nowhere:rate"]}, "No module named 'nowhere'"),
+        ({"data": {"name": "digits", "augment": ["nowhere:blur"]}}, "No module named 'nowhere'"),
+    ],
+)
+def test_a_part_that_cannot_be_imported_is_named_without_a_traceback(
+    part: dict[str, Any], fault: str, tmp_path: Path
+) -> None:
+    job = {"data": "digits", **part}
+    assert needs_check(job_from_mapping(job))
+    answer = examine(JobQuestion(job=job, data_root=str(tmp_path), cache_root=str(tmp_path)))
+    assert fault in str(answer.fault)
+    assert answer.traceback == ""
+
+
+def test_a_built_in_network_is_counted_only_if_it_may_be_large(tmp_path: Path) -> None:
+    assert not needs_check(job_from_mapping({"data": "digits", "model": "resnet"}))
+    job = {"data": "digits", "model": {"name": "cnn", "filters": 99_999_999}}
+    assert needs_check(job_from_mapping(job))
+    answer = examine(JobQuestion(job=job, data_root=str(tmp_path), cache_root=str(tmp_path)))
+    assert answer.fault is None
+    assert answer.num_parameters > 10**10
+
+
 def test_values_that_are_not_finite_are_refused_without_a_traceback(tmp_path: Path) -> None:
     inputs = np.zeros((64, 6), np.float32)
     inputs[5, 3] = np.nan
     answer = check(tmp_path, "fitting", x=inputs)
     assert "row 5 of the inputs holds a value that is not finite" in str(answer.fault)
+    assert answer.traceback == ""
+
+
+@pytest.mark.parametrize(
+    ("arrays", "fault"),
+    [
+        ({"y": np.arange(64) % 3 - 1}, "label -1 is negative; number the classes from 0"),
+        ({"y": np.arange(63) % 3}, "both need one row per sample"),
+        ({"y": np.array(["a"] * 64)}, "are neither class labels"),
+        ({"x": np.zeros((0, 6)), "y": np.arange(0)}, "holds no training samples"),
+        ({"x": np.array([None] * 64)}, "not a .npz file of numbers; write it again"),
+    ],
+)
+def test_arrays_that_cannot_be_learnt_from_are_refused(
+    arrays: dict[str, Any], fault: str, tmp_path: Path
+) -> None:
+    answer = check(tmp_path, "fitting", **arrays)
+    assert fault in str(answer.fault)
     assert answer.traceback == ""
 
 

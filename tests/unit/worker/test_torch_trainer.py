@@ -46,7 +46,7 @@ def make_trainer(
     collective: Collective, store: LocalStore[torch.Tensor], log: EventLog
 ) -> _Trainer:
     parameters = torch.zeros(1 << 18)
-    context: Any = SimpleNamespace(job=None, metrics=None, profiler=None)
+    context: Any = SimpleNamespace(job=None, metrics=None, profiler=None, log=log)
     setup: Any = SimpleNamespace(
         dataset=None,
         replica=SimpleNamespace(parameters=parameters, regularisation=lambda: 0.0),

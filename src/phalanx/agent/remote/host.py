@@ -30,7 +30,7 @@ _SIOCGIFADDR = 0x8915
 
 def introduce() -> dict[str, Any]:
     """Return the facts that the session needs before its first order."""
-    connection = os.environ.get("SSH_CONNECTION", "").split()  # noqa: TID251 (set by sshd)
+    connection = _connection()
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -40,6 +40,12 @@ def introduce() -> dict[str, Any]:
         "cpus": sorted(os.sched_getaffinity(0)),
         "came_from": connection[0] if connection else "",
     }
+
+
+def _connection() -> list[str]:
+    """Return address and port of the controller and of this machine, as sshd or `dial` says."""
+    said = os.environ.get("PHALANX_CALL") or os.environ.get("SSH_CONNECTION", "")  # noqa: TID251
+    return said.split()
 
 
 def describe(workdir: str, quick: bool) -> dict[str, object]:
@@ -166,7 +172,7 @@ def _gpus(has_torch: bool) -> list[str]:
 def _addresses() -> list[str]:
     """Return the IPv4 addresses of this machine for others, that of the ssh connection first."""
     found = []
-    came_to = os.environ.get("SSH_CONNECTION", "").split()  # noqa: TID251 (set by sshd)
+    came_to = _connection()
     if len(came_to) == 4:
         found.append(came_to[2])
     for _, name in socket.if_nameindex():

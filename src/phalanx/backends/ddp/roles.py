@@ -18,7 +18,8 @@ from phalanx.engine.precision import Precision
 from phalanx.errors import PeerError, SpecError
 from phalanx.wire.messages import Done
 from phalanx.worker.context import WorkerContext
-from phalanx.worker.lockstep import join_group, train_in_lockstep
+from phalanx.worker.groups import GlooProof, join_group
+from phalanx.worker.lockstep import train_in_lockstep
 from phalanx.worker.network_record import record_network
 from phalanx.worker.replica import agree_on_precision, build_network, first_batch
 from phalanx.worker.torch_trainer import TrainSetup
@@ -73,6 +74,9 @@ _BACKEND = "gloo_at_address"
 def default_group(context: WorkerContext) -> Iterator[None]:
     """Join torch's default group inside the block."""
     job = context.job
+    members = [f"worker-{rank}" for rank in range(job.workers)]
+    proof = GlooProof(context, "ddp", members, context.spec.rank)
+    made: list[ProcessGroupGloo] = []
 
     def make(
         store: dist.Store,  # type: ignore[name-defined]  # no stubs in torch
@@ -83,7 +87,8 @@ def default_group(context: WorkerContext) -> Iterator[None]:
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=context.spec.address)]
         options._timeout = timeout
-        return ProcessGroupGloo(store, rank, size, options)
+        made.append(ProcessGroupGloo(store, rank, size, options))
+        return made[0]
 
     dist.Backend.register_backend(_BACKEND, make, devices=["cpu"])
     store = RendezvousStore(context.control, prefix="ddp/", limit_s=job.deadlines.start_s)
@@ -98,6 +103,11 @@ def default_group(context: WorkerContext) -> Iterator[None]:
     except RuntimeError as error:
         raise PeerError(f"the group of {job.workers} workers did not form: {error}") from error
     try:
+        if not proof.succeeds(made[0]):
+            raise PeerError(
+                "somebody who is no worker of this run has entered torch's group; start it again "
+                "on a network that strangers do not reach, or set 'backend: native'"
+            )
         yield
     finally:
         dist.destroy_process_group()

@@ -77,7 +77,7 @@ class DdpSteps(Strategy):
             if collective.rank == 0:
                 # DDP has just broadcast the chief's weights and statistics.
                 sent = sum(tensor.nbytes for tensor in learner.module.state_dict().values())
-                collective.sent_bytes += math.ceil(math.log2(collective.size)) * sent
+                collective.count_beside(math.ceil(math.log2(collective.size)) * sent)
 
     @override
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
@@ -152,7 +152,7 @@ class DdpSteps(Strategy):
                 f"{reason}",
                 rank=self._collective.rank,
             ) from error
-        self._collective.sent_bytes += self._bytes_per_step
+        self._collective.count_beside(self._bytes_per_step)
 
     def _read_clock(self, backward_s: float) -> None:
         """Read from DDP's clock how much of backward was exchange, exposed and overlapped.

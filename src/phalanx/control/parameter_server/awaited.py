@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from phalanx.control.coordinator import Awaited
 from phalanx.control.parameter_server.evaluation import (
-    EVALUATOR,
     EvaluationScheduler,
     MeasuringPart,
     ReadingServers,
@@ -66,12 +65,13 @@ def _workers(ranks: Iterable[int], what: str) -> list[Awaited]:
 
 
 def _evaluation(evaluation: EvaluationScheduler) -> list[Awaited]:
+    who = evaluation.evaluator.name
     match evaluation.state:
         case ReadingServers():
-            return [Awaited(EVALUATOR, "to read the servers")]
+            return [Awaited(who, "to read the servers")]
         case MeasuringPart(request):
-            return [Awaited(EVALUATOR, f"to evaluate the {request.part} part")]
+            return [Awaited(who, f"to evaluate the {request.part} part")]
         case SavingCheckpoint():
-            return [Awaited(EVALUATOR, "to write a checkpoint")]
+            return [Awaited(who, "to write a checkpoint")]
         case _:
             return []

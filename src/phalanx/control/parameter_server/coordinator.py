@@ -20,6 +20,7 @@ from phalanx.control.parameter_server.evaluation import EvaluationScheduler
 from phalanx.control.parameter_server.gates import GateCycle, ServedRun
 from phalanx.control.parameter_server.membership import Membership
 from phalanx.control.parameter_server.run_counts import NormStatistics, RunCounts, ServerCounts
+from phalanx.control.parameter_server.script_evaluation import ScriptWorkers
 from phalanx.control.parameter_server.states import Finishing, Left, RunState, Training
 from phalanx.control.parameter_server.training_progress import PhaseBound, TrainingProgress
 from phalanx.errors import ProtocolError
@@ -45,6 +46,7 @@ from phalanx.wire.parameter_server import (
     SnapshotTaken,
     WorkDone,
 )
+from phalanx.wire.program import ScriptEvaluated, ScriptFigures, ScriptSaved
 from phalanx.wire.switch import HandedOver
 
 
@@ -80,6 +82,7 @@ class ParameterServerCoordinator(Coordinator):
         assert isinstance(job.strategy, ParameterServerSpec)
         self._job = job
         self._spec = job.strategy
+        self._script = ScriptWorkers(api) if job.program is not None else None
         self._run = ServedRun(
             api=api,
             clock=clock,
@@ -96,7 +99,7 @@ class ParameterServerCoordinator(Coordinator):
                 clock=clock,
                 patience_s=job.deadlines.exchange_s,
             ),
-            evaluation=EvaluationScheduler(job, api),
+            evaluation=EvaluationScheduler(job, api, self._script),
             account=RunCounts(position, now=clock()),
             servers=ServerCounts(),
             statistics=NormStatistics(),
@@ -132,11 +135,11 @@ class ParameterServerCoordinator(Coordinator):
 
     @override
     def processes(self) -> Sequence[Process]:
-        servers = self._job.processes.servers
+        counts = self._job.processes
         return [
-            *(Process("server", rank) for rank in range(servers)),
+            *(Process("server", rank) for rank in range(counts.servers)),
             *(Process("worker", rank) for rank in range(self._job.workers)),
-            Process("evaluator", 0),
+            *(Process("evaluator", rank) for rank in range(counts.evaluators)),
         ]
 
     def leave(self, *, discard: bool = False) -> None:
@@ -164,6 +167,7 @@ class ParameterServerCoordinator(Coordinator):
                 self._take_ready(process, message)
             case RequestWork():
                 cycle.work_wanted(rank, message.count)
+                self._note_evaluator(process)
             case WorkDone():
                 cycle.work_done(rank, message)
             case Paused():
@@ -184,6 +188,12 @@ class ParameterServerCoordinator(Coordinator):
                 cycle.worker_handed_over(rank)
             case SnapshotTaken() | Evaluated() | Saved():
                 run.evaluation.take(message, run.course.position)
+            case ScriptFigures() if self._script is not None:
+                self._script.take_figures(process, message)
+            case ScriptSaved(saved):
+                run.evaluation.take(saved, run.course.position)
+            case ScriptEvaluated() if self._script is not None:
+                self._take_measured(self._script.take_answer(process, message))
             case Done() | PhaseOver():
                 self._take_end(process, message)
             case _:
@@ -215,7 +225,7 @@ class ParameterServerCoordinator(Coordinator):
         run, role, rank = self._run, process.split("-")[0], _rank(process)
         if isinstance(self.state, Left):
             # Workers and servers are done; only the evaluator's unfinished checkpoint can be lost.
-            if role == "evaluator":
+            if process == run.evaluation.evaluator.name:
                 run.evaluation.evaluator_left()
             return
         run.account.num_lost += 1
@@ -250,6 +260,8 @@ class ParameterServerCoordinator(Coordinator):
             host = "worker" if self._run.is_colocated else "server"
             if not process.startswith(host):
                 raise ProtocolError(f"it sent {kind}, but servers are in each {host}")
+        if isinstance(message, ScriptSaved) and process != self._run.evaluation.evaluator.name:
+            raise ProtocolError(f"it sent {kind}, but another process writes checkpoints")
         if isinstance(message, RequestWork | WorkDone) and not self._cycle.is_planned:
             raise ProtocolError(f"it sent {kind} before Ready")
 
@@ -317,9 +329,30 @@ class ParameterServerCoordinator(Coordinator):
         elif process.startswith("server-") and not isinstance(self.state, Left | Finishing):
             self._run.membership.server_without_slice(_rank(process))
 
+    def _note_evaluator(self, process: str) -> None:
+        """Have a script's worker, which is connected now, take part in the open evaluation."""
+        if self._script is not None:
+            self._script.joined(process)
+            if process == self._script.name:
+                self._run.evaluation.evaluator_ready()
+
+    def _take_measured(self, measured: Evaluated | None) -> None:
+        """Pass on what all workers of a script have measured, once they are done."""
+        if measured is None:
+            return
+        evaluation, position = self._run.evaluation, self._run.course.position
+        evaluation.take(SnapshotTaken(measured.look), position)
+        if measured.part:
+            evaluation.take(measured, position)
+
     def _worker_left(self, rank: int) -> None:
         run, process = self._run, Process("worker", rank)
         run.statistics.forget(rank)
+        if self._script is not None:
+            self._script.left(process.name)
+            if process.name == self._script.name:
+                run.evaluation.evaluator_left()
+            self._take_measured(self._script.measured())
         # Its server first, so that the dismissal below is not sent to the lost process.
         if run.is_colocated:
             self._server_left(rank)

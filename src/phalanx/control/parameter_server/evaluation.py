@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 
@@ -22,6 +23,29 @@ from phalanx.spec.job import JobSpec
 from phalanx.wire.parameter_server import Evaluated, ReadAndEvaluate, Save, Saved, SnapshotTaken
 
 EVALUATOR = "evaluator-0"
+
+
+class Evaluator(Protocol):
+    """Who reads, measures and saves."""
+
+    name: str
+    """Process that writes checkpoints, and without which nothing is measured."""
+
+    def look(self, order: ReadAndEvaluate) -> None:
+        """Have the servers read, and a part of the data evaluated."""
+
+
+class EvaluatorProcess:
+    """A process of its own, which evaluates jobs."""
+
+    name = EVALUATOR
+
+    def __init__(self, api: ControllerApi) -> None:
+        self._api = api
+
+    def look(self, order: ReadAndEvaluate) -> None:
+        """Send it the request."""
+        self._api.send(EVALUATOR, order)
 
 
 @dataclass(frozen=True)
@@ -107,11 +131,20 @@ TRANSITIONS: Transitions[EvaluationState] = {
 
 
 class EvaluationScheduler:
-    """Have the state of the servers evaluated and saved when the job asks for it."""
+    """Have the state of the servers evaluated and saved when the job asks for it.
 
-    def __init__(self, job: JobSpec, api: ControllerApi) -> None:
+    Args:
+        job: The job.
+        api: Acts.
+        evaluator: Does it; None: a process of its own.
+    """
+
+    def __init__(
+        self, job: JobSpec, api: ControllerApi, evaluator: Evaluator | None = None
+    ) -> None:
         self._job = job
         self._api = api
+        self.evaluator: Evaluator = evaluator or EvaluatorProcess(api)
         self._machine = StateMachine[EvaluationState](EvaluatorFree(), TRANSITIONS)
         self._num_requests = 0
         self._evaluator_is_up = False
@@ -164,7 +197,9 @@ class EvaluationScheduler:
         job = self._job
         last = position.epoch >= job.epochs
         wanted = is_validation_due(job, position.epoch)
-        validate = end_of_epoch and wanted and job.data.validation != 0
+        # A script evaluates by itself, on what it likes.
+        has_part = job.data.validation != 0 or job.program is not None
+        validate = end_of_epoch and wanted and has_part
         every = job.checkpoint.every_epochs
         save = (
             pin or not end_of_epoch or last or (every is not None and position.epoch % every == 0)
@@ -260,18 +295,22 @@ class EvaluationScheduler:
         self._machine.advance(event, ReadingServers(request, save))
         if self._evaluator_is_up:
             look = ReadAndEvaluate(
-                look=request.number, part=request.part, statistics=request.statistics
+                look=request.number,
+                part=request.part,
+                statistics=request.statistics,
+                epoch=request.position.epoch,
             )
-            self._api.send(EVALUATOR, look)
+            self.evaluator.look(look)
 
     def _take_measures(
         self, request: EvaluationRequest, message: Evaluated, position: Position
     ) -> None:
         position.evaluate_s += message.duration_s
         self.regularisation = message.regularisation
-        self._api.record(
-            events.Evaluation.of(message, part=message.part, epoch=request.position.epoch)
-        )
+        if message.has_figures:
+            self._api.record(
+                events.Evaluation.of(message, part=message.part, epoch=request.position.epoch)
+            )
         save = None
         if message.part == "test":
             self.test = message
@@ -307,6 +346,8 @@ class EvaluationScheduler:
             of.evaluate_s = position.evaluate_s
             improved = note_validation(self._job, of)
             position.take_validation(of)
+        if measured is not None and measured.ended and of.epoch < self._job.epochs:
+            of.stopped_early = position.stopped_early = True
         if request.end_of_epoch:
             self._report(of)
         # The last state of a run is always written, however early it ends.
@@ -319,7 +360,7 @@ class EvaluationScheduler:
         assert not isinstance(state, EvaluatorFree)
         save = msgspec.structs.replace(save, look=request.number)
         self._machine.advance(event, SavingCheckpoint(request, save, state.is_superseded))
-        self._api.send(EVALUATOR, save)
+        self._api.send(self.evaluator.name, save)
 
     def _report(self, of: Position) -> None:
         figures = of.epoch_figures(

@@ -78,7 +78,7 @@ class RunCounts:
         assert saved is not None, "a run with parameter servers ends with a checkpoint"
         return position.outcome(
             ModelFigures(saved.parameters, saved.parameters_sha256, evaluation.regularisation),
-            test=test,
+            test=test if test is not None and test.has_figures else None,
             precision=self.precision,
             startup_s=self._startup_s or 0.0,
         )

@@ -1,6 +1,7 @@
 // Shows sections of the report's document model: text, tables and figures.
-import { draw, forget, tint } from "/charts.js";
+import { draw, forget } from "/charts.js";
 import { drawing, element } from "/dom.js";
+import { addControls, hideByLegend, makeSortable, tint } from "/interact.js";
 
 const KINDS = { lead: "lead", doubt: "doubt", good: "good", note: "note", heading: "heading" };
 
@@ -14,20 +15,23 @@ function prose(block) {
 
 function table(block) {
   const title = block.caption || block.id;
-  const heads = block.columns.map((column) =>
-    element("th", { scope: "col", class: column.is_text ? "text" : null }, column.title,
+  const heads = block.columns.map((column, index) =>
+    element("th", { scope: "col", "data-column": index, class: column.is_text ? "text" : null }, column.title,
       column.unit ? element("span", { class: "unit" }, column.unit) : null));
   const rows = block.rows.map((row) =>
     element("tr", {}, row.map((value, index) => {
       const kind = block.columns[index].is_text ? "text" : "number";
-      return element("td", { class: `${kind} ${value.mark ?? ""}`.trim() }, value.text);
+      const raw = kind === "number" ? (typeof value.raw === "number" ? value.raw : "") : null;
+      return element("td", { class: `${kind} ${value.mark ?? ""}`.trim(), "data-value": raw }, value.text);
     })));
+  const made = element("table", { "data-table": block.id },
+    block.has_header === false ? null : element("thead", {}, element("tr", {}, heads)),
+    element("tbody", {}, rows));
+  makeSortable(made);
   return element("div", { class: "block" },
     block.caption ? element("p", { class: "caption" }, block.caption) : null,
     element("div", { class: "table", role: "region", tabindex: "0", "aria-label": title },
-      element("table", { "data-table": block.id },
-        block.has_header === false ? null : element("thead", {}, element("tr", {}, heads)),
-        element("tbody", {}, rows))));
+      made));
 }
 
 const SHAPES = {
@@ -57,7 +61,7 @@ function legend(entries) {
 
 // Gives legends the colours of the present theme.
 export function retint(root) {
-  for (const one of root.querySelectorAll(".legend")) one.replaceWith(legend(one.legendEntries));
+  for (const one of root.querySelectorAll(".legend")) replaceLegend(one, one.legendEntries);
 }
 
 function figure(block) {
@@ -73,10 +77,19 @@ function figure(block) {
   return made;
 }
 
+const again = (place) => draw(place, place.spec);
+
+function replaceLegend(old, entries) {
+  const figure = old.closest("figure");
+  old.replaceWith(legend(entries));
+  if (figure?.chartSettings) hideByLegend(figure, () => figure.querySelectorAll(".chart").forEach(again));
+}
+
 function update(made, block) {
   // The charts of a figure stay where they are, so that a new point is no flicker.
+  addControls(made, block.panels.map((panel) => panel.spec), again);
   const old = made.querySelector(":scope > .legend");
-  if (old && block.legend) old.replaceWith(legend(block.legend));
+  if (old && block.legend) replaceLegend(old, block.legend);
   made.querySelectorAll(".chart").forEach((place, index) => draw(place, block.panels[index].spec));
 }
 

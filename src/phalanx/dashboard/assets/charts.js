@@ -1,5 +1,6 @@
 // Draws the charts of the reports. New data goes into a drawn chart; only another shape draws anew.
 import { ask } from "/dom.js";
+import { adjusted, dark, embedChart, tint } from "/interact.js";
 
 const drawn = new Map();
 
@@ -13,35 +14,6 @@ const library = new Promise((resolve, reject) => {
 library.catch(() => null);
 const config = library.then(() => ask("/api/chart-config"));
 config.catch(() => null);
-
-const dark = () => {
-  const chosen = document.documentElement.dataset.theme;
-  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-};
-
-// Colours of the reports that cannot be seen on a dark ground.
-const LIGHTER = { "#000000": "#e6e6e6", "#333333": "#d0d0d0", "#0072B2": "#4aa3df" };
-
-function colours(value) {
-  if (Array.isArray(value)) return value.map(colours);
-  if (value && typeof value === "object") {
-    return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, colours(one)]));
-  }
-  return Object.hasOwn(LIGHTER, value) ? LIGHTER[value] : value;
-}
-
-export function tint(colour) {
-  return dark() ? colours(colour) : colour;
-}
-
-function configured(config) {
-  if (!dark()) return config;
-  const axis = {
-    ...config.axis, domainColor: "#777777", gridColor: "#33373d", labelColor: "#d0d0d0",
-    tickColor: "#777777", titleColor: "#d0d0d0",
-  };
-  return { ...config, axis };
-}
 
 // Takes the data out of a chart, under names: what is left is its shape.
 function separate(spec) {
@@ -63,7 +35,7 @@ function separate(spec) {
 
 export async function draw(place, spec) {
   place.spec = spec;
-  const { shape, data } = separate(spec);
+  const { shape, data } = separate(adjusted(place, spec));
   const key = JSON.stringify(shape) + dark();
   const before = drawn.get(place);
   try {
@@ -76,7 +48,7 @@ export async function draw(place, spec) {
       await view.runAsync();
       return;
     }
-    const made = embed(place, dark() ? colours(shape) : shape, data);
+    const made = embed(place, tint(shape), data);
     drawn.set(place, { key, view: made });
     const old = before && (await before.view);
     if (old) old.finalize();
@@ -89,18 +61,7 @@ export async function draw(place, spec) {
 }
 
 async function embed(place, shape, data) {
-  const shared = await config;
-  const result = await vegaEmbed(place, { ...shape, datasets: structuredClone(data) }, {
-    mode: "vega-lite",
-    renderer: "svg",
-    actions: false,
-    // Expressions are interpreted: the page has no right to evaluate text as code.
-    ast: true,
-    config: configured(shared),
-    defaultStyle: false,
-    tooltip: { disableDefaultStyle: true },
-  });
-  return result.view;
+  return embedChart(place, { ...shape, datasets: structuredClone(data) }, await config);
 }
 
 export function forget(root) {

@@ -30,6 +30,7 @@ class ReportPart:
             study gives for it, or None).
         check: Import path of a function of that path, called before a study begins; raises
             SpecError if the file cannot be used.
+        folded: A page shows only the title until the reader opens the chapter.
     """
 
     name: str
@@ -37,10 +38,15 @@ class ReportPart:
     order: int = 135
     needs: tuple[Need, ...] = ()
     check: str = ""
+    folded: bool = False
 
     def function(self) -> Callable[..., Section | None]:
         """Import the function that makes the section."""
         return cast("Callable[..., Section | None]", load(self.make))
+
+
+# What few readers ask for; together they are longer than the rest.
+_FOLDED = ("machines", "setup", "data", "runs", "notes")
 
 
 def _built_in(*parts: tuple[str, str] | tuple[str, str, tuple[Need, ...]]) -> dict[str, ReportPart]:
@@ -48,7 +54,11 @@ def _built_in(*parts: tuple[str, str] | tuple[str, str, tuple[Need, ...]]) -> di
     for number, (name, path, *needs) in enumerate(parts, start=1):
         make = f"phalanx.report.parts.{path}"
         found[name] = ReportPart(
-            name=name, make=make, order=10 * number, needs=needs[0] if needs else ()
+            name=name,
+            make=make,
+            order=10 * number,
+            needs=needs[0] if needs else (),
+            folded=name in _FOLDED,
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Make the chapter `Learning curves`: quality and loss by epoch and second, with seed ranges."""
+"""Make the chapter `Learning curves`: accuracy and loss, training and validation, with ranges."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_BATCHES = 4
 
 
 def learning(scope: Scope) -> Section | None:
-    """Draw for every task accuracy by epoch and second and loss by epoch, with a table."""
+    """Draw for every task the quality by epoch and second, and all other curves by epoch."""
     blocks: list[Block] = []
     for index, (task, cells) in enumerate(scope.tasks.items(), start=1):
         quality = _first_measured(cells, ("val_accuracy", "train_accuracy", "val_loss"))
@@ -55,10 +55,12 @@ def _figure(id: str, task: str, cells: Sequence[Cell], quality: Measure, scope: 
     panels = [
         panel for heading, own in _groups(cells) for panel in _panels(heading, own, quality, scope)
     ]
+    of_test = any(cell.job["data"].get("validation") == "test" for cell in cells)
     caption = (
-        f"{task}: {quality.title} and training loss at the end of every epoch. Lines are means "
-        "over seeds, bands reach from the lowest run to the highest; in charts by training time a "
-        "point lies at the mean training time of its epoch's end."
+        f"{task}: {quality.title} and what else was measured at the end of every epoch. Lines are "
+        "means over seeds, bands reach from the lowest run to the highest; in charts by training "
+        "time a point lies at the mean training time of its epoch's end."
+        + (" Validation is measured on the test part (data.validation: test)." if of_test else "")
     )
     return Figure(id=id, caption=caption, panels=panels, legend=scope.swatches(cells))
 
@@ -75,33 +77,39 @@ def _groups(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
 def _panels(heading: str, cells: Sequence[Cell], quality: Measure, scope: Scope) -> list[Panel]:
     styles = {cell.label: scope.styles[cell.id] for cell in cells}
     loss, accuracy = MEASURES["train_loss"], MEASURES["train_accuracy"]
-    rows = {one.key: _rows(cells, one) for one in (quality, loss, accuracy)}
+    others = [one for one in (accuracy, MEASURES["val_loss"], loss) if one != quality]
+    rows = {one.key: _rows(cells, one) for one in (quality, *others)}
     epochs = epoch_axis(rows[quality.key])
     seconds = axis("seconds", "training time, s", scale={"zero": True})
+    counted = {
+        "updates": axis("updates", "updates", scale={"zero": True}),
+        "samples seen": axis("samples", "samples seen", scale={"zero": True}),
+    }
     charts = [
         (quality, epochs, f"{quality.title} by epoch"),
         (quality, seconds, f"{quality.title} by training time"),
-        (loss, epochs, "training loss by epoch"),
+        *((one, epochs, f"{one.title} by epoch") for one in others if _is_curve(rows[one.key])),
     ]
     if _epochs_differ(cells) and rows[accuracy.key]:
-        counted = {
-            "updates": axis("updates", "updates", scale={"zero": True}),
-            "samples seen": axis("samples", "samples seen", scale={"zero": True}),
-        }
         charts += [(quality, x, f"{quality.title} by {words}") for words, x in counted.items()]
         charts += [
             (one, x, f"{one.title} by {words}")
             for one in (accuracy, loss)
-            for words, x in {"epoch": epochs, **counted, "training time": seconds}.items()
-            if (one, words) not in ((loss, "epoch"), (quality, "epoch")) and one != quality
+            for words, x in {**counted, "training time": seconds}.items()
+            if one != quality
         ]
     panels = []
     for measure, x, words in charts:
         title = f"{heading}{words}"
         y = axis("value", f"{measure.title}, {measure.unit}".removesuffix(", "))
-        spec = lines(rows[measure.key], styles, x, y, band=True)
+        choices = [epochs, *counted.values(), seconds]
+        spec = lines(rows[measure.key], styles, x, y, band=True, choices=choices)
         panels.append(Panel(title=title[0].upper() + title[1:], spec=spec))
     return panels
+
+
+def _is_curve(rows: Rows) -> bool:
+    return len({row["epoch"] for row in rows}) > 1
 
 
 def _epochs_differ(cells: Sequence[Cell]) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+import msgspec
+
+from phalanx.records.cluster_use import points_at
 from phalanx.records.usage import UsePoint
 from phalanx.report.cells import Cell
 from phalanx.report.charts import Rows, axis, lines, shorten
@@ -25,14 +28,39 @@ from phalanx.report.document import (
 )
 from phalanx.report.facts import Resources, RunRecord
 from phalanx.report.format import count_noun
+from phalanx.report.measures import CLUSTER, estimate_cell
 from phalanx.report.scope import Scope, Style
 
 MAX_CELLS = 12
 """Cells whose series are drawn; the table has all."""
 MAX_LINES = 8
+"""Machines and processes in one chart; above, every machine has a chart of its own."""
 _MIB = 1 / 2**20
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")
 _DASHES = ((), (7, 3), (2, 2), (9, 3, 2, 3))
+_MEAN = "mean of machines"
+_RANGE_STYLE = Style("#0072B2", (), "circle")
+
+
+class _Quantity(msgspec.Struct, frozen=True):
+    """A quantity that is drawn over time."""
+
+    title: str
+    axis: str
+    value: Callable[[UsePoint], float | None]
+
+
+_CORES = _Quantity("processor", "busy cores", lambda point: point.cpu_cores)
+_MEMORY = _Quantity("memory", "memory, MiB", lambda point: point.memory_bytes * _MIB)
+_OF_MACHINES = (
+    _MEMORY,
+    _Quantity(
+        "network in", "received, MiB/s", lambda point: point.received_bytes_per_s["all"] * _MIB
+    ),
+    _Quantity("network out", "sent, MiB/s", lambda point: point.sent_bytes_per_s["all"] * _MIB),
+    _Quantity("load", "processes that run or wait", lambda point: point.load),
+    _Quantity("power", "power, W", lambda point: point.watts),
+)
 
 
 def machines(scope: Scope) -> Section | None:
@@ -46,7 +74,8 @@ def machines(scope: Scope) -> Section | None:
         "is over all interfaces; processes that share a machine exchange over the loopback "
         "interface, where every byte is both sent and received."
     )
-    blocks: list[Block] = [Text(lines=[intro]), _table(watched, scope)]
+    blocks: list[Block] = [Text(lines=[intro]), *_cluster_table(watched, scope)]
+    blocks.append(_table(watched, scope))
     blocks += [
         _figure(number_, cell, run, scope)
         for number_, cell in enumerate(watched[:MAX_CELLS], start=1)
@@ -59,46 +88,82 @@ def machines(scope: Scope) -> Section | None:
 
 
 def _figure(index: int, cell: Cell, run: RunRecord, scope: Scope) -> Figure:
-    shown = run.resources[:MAX_LINES]
-    styles = _styles(shown)
-    x = axis("seconds", "time in training, s", scale={"zero": True, "nice": False})
-    from_zero = {"scale": {"zero": True, "nice": True}}
-    hosts = [use for use in shown if use.is_machine]
-    processes = [use for use in shown if not use.is_machine]
-    charts = [
-        ("processor", "busy cores", _rows(shown, lambda point: point.cpu_cores)),
-        (
-            "memory of processes",
-            "memory, MiB",
-            _rows(processes, lambda point: point.memory_bytes * _MIB),
-        ),
-        (
-            "network of machines",
-            "received, MiB/s",
-            _rows(hosts, lambda point: point.received_bytes_per_s["all"] * _MIB),
-        ),
-    ]
-    if any(use.use.energy_j is not None for use in hosts):
-        charts.append(("power of machines", "power, W", _rows(hosts, lambda point: point.watts)))
-    panels = [
-        Panel(
-            title=title,
-            spec=lines(rows, _only(styles, rows), x, axis("value", y, **from_zero), points=False),
-        )
-        for title, y, rows in charts
-        if rows
-    ]
-    left_out = len(run.resources) - len(shown)
-    more = f" {count_noun(left_out, 'process')} more are left out." if left_out > 0 else ""
+    machines = [use for use in run.resources if use.is_machine]
+    processes = [use for use in run.resources if not use.is_machine]
     task = f"{cell.task}, " if len(scope.tasks) > 1 else ""
     caption = (
         f"{task}{cell.label}: use over the training time of {run.name}, the run of the cell with "
-        f"the median training time.{more}"
+        "the median training time."
     )
-    legend = [
-        Swatch(label=name, colour=style.colour, dash=style.dash) for name, style in styles.items()
+    if len(run.resources) <= MAX_LINES:
+        styles = _styles(run.resources)
+        panels = [
+            _panel("processor", _CORES, run.resources, styles),
+            _panel("memory of processes", _MEMORY, processes, styles),
+            *(_panel(f"{one.title} of machines", one, machines, styles) for one in _OF_MACHINES),
+        ]
+        legend = styles
+    else:
+        caption += (
+            " One chart per machine with its processes (coloured lines, in the order of their "
+            "names); machines together follow, with their mean and from the lowest to the highest."
+        )
+        panels = [_panel_of_machine(one, processes) for one in machines]
+        panels += [_panel_of_range(one, machines) for one in (_CORES, *_OF_MACHINES)]
+        legend = {_MEAN: _RANGE_STYLE}
+    swatches = [
+        Swatch(label=name, colour=style.colour, dash=style.dash) for name, style in legend.items()
     ]
-    return Figure(id=f"use-{index}", caption=caption, panels=panels, legend=legend)
+    drawn = [panel for panel in panels if panel is not None]
+    return Figure(id=f"use-{index}", caption=caption, panels=drawn, legend=swatches)
+
+
+def _panel(
+    title: str, quantity: _Quantity, uses: Sequence[Resources], styles: dict[str, Style]
+) -> Panel | None:
+    rows = [
+        {"series": use.label, "seconds": shorten(point.t_s), "value": shorten(value)}
+        for use in uses
+        for point in use.use.series
+        if (value := quantity.value(point)) is not None
+    ]
+    return _drawn(title, quantity, rows, styles)
+
+
+def _panel_of_machine(machine: Resources, processes: Sequence[Resources]) -> Panel | None:
+    own = [machine, *(use for use in processes if use.use.host == machine.use.name)]
+    return _panel(f"{machine.use.name}: processor", _CORES, own, _styles(own))
+
+
+def _panel_of_range(quantity: _Quantity, machines: Sequence[Resources]) -> Panel | None:
+    """Draw the mean over machines at the moments of the first, with the lowest and the highest."""
+    series = [use.use.series for use in machines if use.use.series]
+    moments = [point.t_s for point in series[0]] if series else []
+    rows = []
+    columns = [points_at(own, moments) for own in series]
+    for moment, points in zip(moments, zip(*columns, strict=True), strict=True):
+        values = [value for point in points if (value := quantity.value(point)) is not None]
+        if values:
+            rows.append(
+                {
+                    "series": _MEAN,
+                    "seconds": shorten(moment),
+                    "value": shorten(fmean(values)),
+                    "low": shorten(min(values)),
+                    "high": shorten(max(values)),
+                }
+            )
+    return _drawn(f"{quantity.title} of machines", quantity, rows, {_MEAN: _RANGE_STYLE}, band=True)
+
+
+def _drawn(
+    title: str, quantity: _Quantity, rows: Rows, styles: dict[str, Style], *, band: bool = False
+) -> Panel | None:
+    if not rows:
+        return None
+    x = axis("seconds", "time in training, s", scale={"zero": True, "nice": False})
+    y = axis("value", quantity.axis, scale={"zero": True, "nice": True})
+    return Panel(title=title, spec=lines(rows, _only(styles, rows), x, y, points=False, band=band))
 
 
 def _styles(uses: Sequence[Resources]) -> dict[str, Style]:
@@ -118,13 +183,32 @@ def _only(styles: dict[str, Style], rows: Rows) -> dict[str, Style]:
     return {name: style for name, style in styles.items() if name in present}
 
 
-def _rows(uses: Sequence[Resources], value: Callable[[UsePoint], float | None]) -> Rows:
-    return [
-        {"series": use.label, "seconds": shorten(point.t_s), "value": shorten(value(point))}
-        for use in uses
-        for point in use.use.series
-        if value(point) is not None
-    ]
+def _cluster_table(cells: Sequence[Cell], scope: Scope) -> list[Table]:
+    """Tabulate the use of all machines together, one row per cell and quantity."""
+    rows: list[Entries] = []
+    for cell in cells:
+        for title, measures in CLUSTER.values():
+            found = {one: estimate_cell(cell, one.key) for one in measures.values()}
+            if all(found.values()):
+                unit = next(iter(measures.values())).unit
+                rows.append(
+                    {
+                        **scope.place_of(cell),
+                        label("quantity"): text(f"{title}, {unit}".removesuffix(", ")),
+                        **{
+                            Column(extent, extent): number(
+                                estimate.mean, measure.digits or 0, scale=measure.scale
+                            )
+                            for extent, measure in measures.items()
+                            if (estimate := found[measure]) is not None
+                        },
+                    }
+                )
+    caption = (
+        "Use of all machines together while training, at any moment: processors as a share of all "
+        "cores, the rest summed over the machines; mean over the runs of a cell."
+    )
+    return [table_of("cluster", caption, rows)] if rows else []
 
 
 def _table(cells: Sequence[Cell], scope: Scope) -> Table:

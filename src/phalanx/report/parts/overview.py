@@ -53,8 +53,8 @@ def _left_out(scope: Scope) -> str:
     names = [run.name for run in scope.left_out]
     more = f" and {len(names) - 4} more, listed under Doubts" if len(names) > 4 else ""
     return (
-        f"{count_noun(len(names), 'run')} left out, with nothing to be compared with or not "
-        f"finished: {', '.join(names[:4])}{more}."
+        f"{count_noun(len(names), 'run')} left out, with nothing to be compared with, on other "
+        f"machines than most, or not finished: {', '.join(names[:4])}{more}."
     )
 
 

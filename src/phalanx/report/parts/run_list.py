@@ -104,7 +104,10 @@ def _left_out(scope: Scope) -> list[Block]:
         }
         for run in scope.left_out
     ]
-    caption = "Runs left out: not finished, or no second cell of the same task to compare with."
+    caption = (
+        "Runs left out: not finished, no second cell of the same task to compare with, or on other "
+        "machines than most runs of the study."
+    )
     return [table_of("left-out", caption, rows)] if rows else []
 
 

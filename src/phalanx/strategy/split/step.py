@@ -83,7 +83,7 @@ class SplitStrategy(Strategy):
             beside = holders[(group.rank + 1) % group.size]
             sent = group.sent_bytes - sent_before
             network.runner.p2p.count("parameters", beside, sent)
-            self._collective.sent_bytes += sent
+            self._collective.count_beside(sent)
 
     def _norm(self) -> float:
         # Each unit counts once, at the holder that answers for it.

@@ -20,6 +20,7 @@ from phalanx.errors import SpecError
 from phalanx.records.study import (
     PlannedCell,
     PlannedGate,
+    PlannedPool,
     PlannedRepeats,
     RecommendSettings,
     StudyManifest,
@@ -60,6 +61,8 @@ class SearchRequest:
     data_root: Path
     cache_root: Path
     parallel: int | str = 1
+    pool: PlannedPool | None = None
+    """None: on this machine."""
 
 
 def plan_search(request: SearchRequest) -> tuple[StudyManifest, TuneManifest]:
@@ -93,6 +96,7 @@ def plan_search(request: SearchRequest) -> tuple[StudyManifest, TuneManifest]:
         gate=PlannedGate(metric=tune.metric, tolerance=aim.tolerance, axis=AXIS, baseline=_NEVER),
         recommend=RecommendSettings(accuracy_loss=aim.tolerance),
         parallel=request.parallel,
+        pool=request.pool,
         wall_s=time.time(),
         versions={"phalanx": __version__},
         data_root=str(request.data_root.resolve()),

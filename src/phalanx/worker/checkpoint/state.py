@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from phalanx.comm.base import Collective
-from phalanx.engine.replica import Replica
+from phalanx.engine.trained import WholeReplica
 from phalanx.records.position import Position
 from phalanx.strategy.base import Strategy
 from phalanx.worker.checkpoint.checkpoints import Checkpoints
@@ -87,7 +87,7 @@ def restore_state(
 
 
 def rescue_optimizer_state(
-    checkpoints: Checkpoints[torch.Tensor], name: str, replica: Replica, *, position: bytes
+    checkpoints: Checkpoints[torch.Tensor], name: str, replica: WholeReplica, *, position: bytes
 ) -> None:
     """Write the optimiser state of the last switch now, unless its checkpoint exists.
 

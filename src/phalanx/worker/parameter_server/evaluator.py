@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
 from collections import deque
 from contextlib import nullcontext
 
-import msgspec
 import numpy as np
 import torch
 
@@ -15,9 +12,9 @@ from phalanx.comm.solo import SoloCollective
 from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Dataset
 from phalanx.engine.averaging import average_in
+from phalanx.engine.optimizer_factory import factory_for
 from phalanx.engine.regulariser import Regulariser
 from phalanx.paramserver.reader import Reader
-from phalanx.records.position import Position
 from phalanx.wire.deadline import IdleDeadline
 from phalanx.wire.messages import Done, FromCoordinator
 from phalanx.wire.moments import reach
@@ -28,15 +25,14 @@ from phalanx.wire.parameter_server import (
     ReadAndEvaluate,
     Ready,
     Save,
-    Saved,
     ServerLost,
     SnapshotTaken,
 )
-from phalanx.worker.checkpoint import Checkpoints, pinned
-from phalanx.worker.checkpoint.state import served_state
+from phalanx.worker.checkpoint import Checkpoints
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import evaluate, judge_of
 from phalanx.worker.parameter_server.known_servers import KnownServers
+from phalanx.worker.parameter_server.saving import save_served
 from phalanx.worker.parameter_server.server_file import read_optimizer
 from phalanx.worker.replica import build_replica, shard_layout
 
@@ -64,7 +60,9 @@ class _Evaluator:
         self._replica = build_replica(
             context.job, dataset, rank=0, precision="fp32", optimizer=False
         )
-        self._layout: ShardLayout = shard_layout(context, self._replica)
+        replica = self._replica
+        factory = factory_for(context.job.optimizer, replica.module, replica.layout)
+        self._layout: ShardLayout = shard_layout(context, replica, factory)
         self._regulariser = Regulariser(
             context.job.optimizer.l2, self._replica.parameters, self._replica.layout.kernels()
         )
@@ -171,23 +169,5 @@ class _Evaluator:
 
     def _save(self, order: Save) -> None:
         reach("saving")
-        begin = time.perf_counter()
-        position = msgspec.json.decode(order.position, type=Position)
-        state = served_state(self._replica, self._optimizer, position)
-        written = self._checkpoints.write(position, state)
-        if order.best:
-            self._checkpoints.mark_best(written.name)
-        if order.pin:
-            self._checkpoints.pin(written.name)
-        parameters = self._replica.parameters
-        self._context.control.send(
-            Saved(
-                look=order.look,
-                path=written.name,
-                size_bytes=written.size_bytes,
-                duration_s=time.perf_counter() - begin,
-                parameters=parameters.numel(),
-                parameters_sha256=hashlib.sha256(parameters.numpy().data).hexdigest(),
-                pinned=pinned(written.name) if order.pin else "",
-            )
-        )
+        saved = save_served(self._checkpoints, order, self._replica, self._optimizer)
+        self._context.control.send(saved)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from phalanx.comm.base import Collective
 from phalanx.consistency.shards import ShardLayout
-from phalanx.engine.replica import Replica
+from phalanx.engine.trained import WholeReplica
 from phalanx.errors import SpecError
 from phalanx.paramserver.shard import Shard
 from phalanx.records.position import Position
@@ -80,21 +80,23 @@ def scale_momentum(
     }
 
 
-def give_to_shard(replica: Replica, shard: Shard, bounds: tuple[int, int], factor: float) -> None:
+def give_to_shard(
+    replica: WholeReplica, shard: Shard, bounds: tuple[int, int], factor: float
+) -> None:
     """Give a server in this process its slice of the optimiser's state."""
     if replica.optimizer is not None:
         part = replica.optimizer.part(bounds)
         shard.updater.load_state(scale_momentum(part, factor, replica.optimizer.spec))
 
 
-def take_from_shard(replica: Replica, shard: Shard, bounds: tuple[int, int]) -> None:
+def take_from_shard(replica: WholeReplica, shard: Shard, bounds: tuple[int, int]) -> None:
     """Take back the slice of a server in this process, with its optimiser state."""
     replica.parameters[slice(*bounds)].copy_(shard.updater.parameters)
     if replica.optimizer is not None:
         shard.updater.copy_state_to(replica.optimizer.part(bounds))
 
 
-def gather_slices(replica: Replica, layout: ShardLayout, collective: Collective) -> None:
+def gather_slices(replica: WholeReplica, layout: ShardLayout, collective: Collective) -> None:
     """Give every worker the slices that servers inside the workers held; all call it together.
 
     Each must have called `take_from_shard` before.
@@ -118,7 +120,7 @@ def _broadcast(tensor: Tensor, collective: Collective, *, source: int) -> None:
     tensor.copy_(one[0])
 
 
-def check_statistics(replica: Replica) -> None:
+def check_statistics(replica: WholeReplica) -> None:
     """Refuse, before training, a model whose statistics the control channel cannot carry."""
     size = replica.buffers.nbytes
     # With room for the rest of the message.
@@ -130,13 +132,13 @@ def check_statistics(replica: Replica) -> None:
         )
 
 
-def set_statistics(replica: Replica, statistics: bytes) -> None:
+def set_statistics(replica: WholeReplica, statistics: bytes) -> None:
     """Load these batch-norm statistics; empty: keep the replica's."""
     if statistics:
         replica.buffers.copy_(torch.frombuffer(bytearray(statistics), dtype=torch.float32))
 
 
-def read_statistics(replica: Replica, checkpoints: Checkpoints[Tensor], name: str) -> None:
+def read_statistics(replica: WholeReplica, checkpoints: Checkpoints[Tensor], name: str) -> None:
     """Load the batch-norm statistics of a checkpoint, if the model has any."""
     if replica.buffers.numel() == 0:
         return

@@ -19,9 +19,8 @@ import torch
 from phalanx.consistency.policy import ConsistencyPolicy
 from phalanx.consistency.rule import rule_for
 from phalanx.consistency.shards import ShardLayout
-from phalanx.engine.optimizer_factory import factory_for
-from phalanx.engine.replica import Replica
 from phalanx.engine.torch_rule import NAMED
+from phalanx.engine.trained import WholeReplica
 from phalanx.errors import StoreError
 from phalanx.paramserver.connection import max_frame_bytes
 from phalanx.paramserver.handshake import ClientIdentity, ClientRole, digest_of
@@ -29,7 +28,7 @@ from phalanx.paramserver.server import Server, ServerSettings
 from phalanx.paramserver.shard import Shard
 from phalanx.paramserver.update import DelayCompensation, SliceUpdater, StepSize
 from phalanx.records import events
-from phalanx.spec.job import JobSpec
+from phalanx.spec.optimize import OptimizerSpec
 from phalanx.wire.bulk import Kind
 from phalanx.wire.deadline import Deadline
 from phalanx.wire.keys import KeyPair
@@ -59,7 +58,7 @@ from phalanx.worker.parameter_server.handover import (
 )
 from phalanx.worker.parameter_server.server_file import ServerFile, ServerState
 from phalanx.worker.rate import Rate
-from phalanx.worker.replica import build_replica, shard_layout
+from phalanx.worker.replica import TrainResources, build_replica, shard_layout
 
 Value = TypeVar("Value")
 
@@ -77,16 +76,18 @@ def run_server(context: WorkerContext, start: PhaseEntry | None = None) -> Done:
     """
     torch.set_num_threads(context.spec.threads)
     context.metrics.activity = "serving"
-    start = start or first_start(context)
     dataset = context.open_data()
     replica = build_replica(context.job, dataset, rank=0, precision="fp32", optimizer=False)
-    layout = shard_layout(context, replica)
+    basis = TrainResources.of_job(context.job, dataset, "fp32", replica)
+    return serve(context, basis, start or first_start(context))
+
+
+def serve(context: WorkerContext, basis: TrainResources, start: PhaseEntry) -> Done:
+    """Serve a slice of a model until the coordinator ends the phase or the job."""
+    layout = shard_layout(context, basis.replica, basis.factory)
     if context.spec.rank >= layout.num_servers:
         return Done()
-    host = HostedServer(
-        context, replica, layout, samples_per_epoch=dataset.epoch_samples, start=start
-    )
-    with host:
+    with HostedServer(context, basis, layout, start=start) as host:
         while True:
             try:
                 order = context.control.inbox.get(timeout=_TICK_S)
@@ -113,40 +114,37 @@ class HostedServer:
 
     Args:
         context: Of this process.
-        replica: The freshly built model, of which the slice is a copy.
+        basis: The freshly built model, of which the slice is a copy, and its optimiser.
         layout: How the model is cut.
-        samples_per_epoch: For the schedule.
         start: What its slice is at the beginning, beyond what the replica holds.
     """
 
     def __init__(
         self,
         context: WorkerContext,
-        replica: Replica,
+        basis: TrainResources,
         layout: ShardLayout,
         *,
-        samples_per_epoch: int,
         start: PhaseEntry,
     ) -> None:
         reach("making server")
-        spec, job = context.spec, context.job
+        spec = context.spec
         self._context = context
         self._index = spec.rank
         self._bounds = layout.bounds(self._index)
         serving = context.serving
         self._file = ServerFile(context.store, self._index, every_s=serving.snapshot_s)
-        self._shard = make_shard(
-            context, replica, layout, samples_per_epoch=samples_per_epoch, start=start
-        )
+        self._shard = make_shard(context, basis, layout, start=start)
         self._optimizer_version = 0
         self._restoring = start.restoring
         self._phase_begin = start.position.phase_begin if start.position is not None else 0
         # In a later phase the freshly built model is not the current state.
         self._begins_anew = start.position is not None and start.checkpoint is None
         if start.checkpoint is not None:
-            self._take_up_checkpoint(start, start.checkpoint, job)
+            self._take_up_checkpoint(start, start.checkpoint, basis.factory.spec)
         elif start.position is not None and start.carries:
-            give_to_shard(replica, self._shard, layout.bounds(self._index), start.momentum)
+            bounds = layout.bounds(self._index)
+            give_to_shard(basis.replica, self._shard, bounds, start.momentum)
             self._shard.restore(version=start.position.updates, samples_seen=start.position.samples)
         self._saved: ServerState | None = None
         self._num_loaded = 0
@@ -297,7 +295,7 @@ class HostedServer:
         """Have `tick` repeat the report of a restore that the coordinator still waits for."""
         self._restoring = True
 
-    def give_back(self, replica: Replica) -> None:
+    def give_back(self, replica: WholeReplica) -> None:
         """Put the slice and its optimiser state into the replica; no worker pushes any more."""
         self._call(lambda: take_from_shard(replica, self._shard, self._bounds))
 
@@ -360,9 +358,9 @@ class HostedServer:
 
         self._call(install)
 
-    def _take_up_checkpoint(self, start: PhaseEntry, name: str, job: JobSpec) -> None:
+    def _take_up_checkpoint(self, start: PhaseEntry, name: str, spec: OptimizerSpec) -> None:
         prefix = "replica.optimizer/"
-        checkpoints = Checkpoints(self._context.store, job.checkpoint)
+        checkpoints = Checkpoints(self._context.store, self._context.job.checkpoint)
         found = checkpoints.load(name, only=["replica.parameters", prefix], part=self._bounds)
         if found is None:
             return
@@ -382,7 +380,7 @@ class HostedServer:
             for name, value in tensors.items()
             if name.startswith(prefix)
         }
-        self._shard.updater.load_state(scale_momentum(optimizer, start.momentum, job.optimizer))
+        self._shard.updater.load_state(scale_momentum(optimizer, start.momentum, spec))
         self._shard.restore(version=position.updates, samples_seen=position.samples)
         self._optimizer_version = position.updates
 
@@ -399,18 +397,13 @@ def _state_of(shard: Shard) -> ServerState:
 
 
 def make_shard(
-    context: WorkerContext,
-    replica: Replica,
-    layout: ShardLayout,
-    *,
-    samples_per_epoch: int,
-    start: PhaseEntry,
+    context: WorkerContext, basis: TrainResources, layout: ShardLayout, *, start: PhaseEntry
 ) -> Shard:
     """Make this server's shard with its rules, from the replica's parameters."""
     job, serving, index = context.job, context.serving, context.spec.rank
     first, end = layout.bounds(index)
     segments = layout.of_server(index)
-    parameters = replica.parameters[first:end].clone()
+    parameters = basis.replica.parameters[first:end].clone()
     compensation = None
     if serving.delay_compensation != "off":
         compensation = DelayCompensation(
@@ -419,15 +412,10 @@ def make_shard(
             strength=serving.delay_lambda,
         )
     rule = rule_for(serving)
-    rate = Rate(job, samples_per_epoch=samples_per_epoch, ramp=start.ramp)
+    rate = Rate(job, samples_per_epoch=basis.dataset.epoch_samples, ramp=start.ramp)
     return Shard(
         segments,
-        updater=SliceUpdater(
-            factory_for(job.optimizer, replica.module, replica.layout),
-            parameters,
-            segments,
-            compensation=compensation,
-        ),
+        updater=SliceUpdater(basis.factory, parameters, segments, compensation=compensation),
         # A successor does not wait for workers that may be gone by now.
         policy=ConsistencyPolicy(rule, () if start.restoring else range(job.workers)),
         step_size=StepSize(

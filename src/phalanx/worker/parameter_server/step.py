@@ -14,7 +14,6 @@ from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import InjectedSlowdown
 from phalanx.worker.metrics import record_stall, record_step
 from phalanx.worker.parameter_server.tickets import TicketQueue
-from phalanx.worker.rate import Rate
 from phalanx.worker.replica import TrainResources
 
 
@@ -39,7 +38,7 @@ class TicketTrainer:
         *,
         client: Client,
         tickets: TicketQueue,
-        rate: Rate,
+        rate: Callable[[int], float],
         slowdown: InjectedSlowdown,
         make_deadline: Callable[[str], Deadline],
         on_idle: Callable[[], None],

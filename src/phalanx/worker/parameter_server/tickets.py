@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from phalanx.consistency.rule import rule_for
 from phalanx.data.pipeline import Batch, BatchStream, Dataset, unit_batches
@@ -22,6 +23,21 @@ _MOST_TICKETS = 64
 _FIRST_TICKETS = 2
 # Weight of the newest ticket in the running mean of a ticket's time.
 _WEIGHT = 0.1
+
+
+class BatchLoader(Protocol):
+    """Load the batches of a worker's tickets."""
+
+    plan: TicketPlan
+
+    def prepare(self, ticket: int) -> None:
+        """Prepare the batch of a ticket; the epoch before must have been taken whole."""
+
+    def next(self) -> Batch:
+        """Return the next batch, in the order in which they were asked for."""
+
+    def close(self) -> None:
+        """End what is behind it."""
 
 
 class TicketLoader:
@@ -94,7 +110,7 @@ class TicketQueue:
         loader: Prepares the batches.
     """
 
-    def __init__(self, control: ControlClient, loader: TicketLoader) -> None:
+    def __init__(self, control: ControlClient, loader: BatchLoader) -> None:
         self._control = control
         self.loader = loader
         self._tickets: deque[int] = deque()

@@ -16,7 +16,8 @@ import torch
 
 from phalanx.comm.solo import SoloCollective
 from phalanx.consistency.shards import ShardLayout
-from phalanx.paramserver.client import Client, ClientSettings
+from phalanx.paramserver.client import Client
+from phalanx.paramserver.client_settings import ClientSettings
 from phalanx.paramserver.client_state import Detached
 from phalanx.wire.deadline import Deadline, IdleDeadline
 from phalanx.wire.messages import Done, FromCoordinator
@@ -59,7 +60,7 @@ from phalanx.worker.parameter_server.states import (
     next_state,
 )
 from phalanx.worker.parameter_server.step import TicketTrainer
-from phalanx.worker.parameter_server.tickets import TicketLoader, TicketQueue
+from phalanx.worker.parameter_server.tickets import BatchLoader, TicketLoader, TicketQueue
 from phalanx.worker.rate import Rate
 from phalanx.worker.replica import TrainResources, build_replica, decide_precision, shard_layout
 
@@ -81,7 +82,7 @@ def run_parameter_server_worker(context: WorkerContext) -> Done:
     )
     record_network(context, replica.module, dataset)
     with ExitStack() as stack:
-        basis = TrainResources(dataset, precision, replica)
+        basis = TrainResources.of_job(context.job, dataset, precision.name, replica)
         worker = ParameterServerWorker(context, basis, stack, start=first_start(context))
         worker.run(on_start=lambda: context.record_start(precision.name, precision.reason))
         return worker.finish()
@@ -143,7 +144,7 @@ class ParameterServerWorker:
         self.state: WorkerState = Joining()
         self.paused_s = time.monotonic()
         """When this worker last ran out of tickets."""
-        self.layout: ShardLayout = shard_layout(context, basis.replica)
+        self.layout: ShardLayout = shard_layout(context, basis.replica, basis.factory)
         """The slices of the model over servers."""
         check_statistics(basis.replica)
         self._context = context
@@ -216,7 +217,7 @@ class ParameterServerWorker:
             Ready(
                 num_samples=dataset.epoch_samples,
                 portions=dataset.quota,
-                precision=self._basis.precision.name,
+                precision=self._basis.precision,
                 serves=self._host is not None,
                 has_classes=dataset.has_labels,
             )
@@ -231,13 +232,12 @@ class ParameterServerWorker:
         self._servers.open(client)
         client.connect(self._limit("a place at every server"), self._read_inbox)
         self._advance(WorkerEvent.JOINED)
-        rate = Rate(context.job, samples_per_epoch=dataset.epoch_samples, ramp=self._start.ramp)
         self._trainer = TicketTrainer(
             context,
             self._basis,
             client=client,
             tickets=self._tickets,
-            rate=rate,
+            rate=self._recorded_rate(),
             slowdown=self._slowdown,
             make_deadline=self._limit,
             on_idle=self._read_inbox,
@@ -378,15 +378,22 @@ class ParameterServerWorker:
             is_moving=self._servers.is_moving,
         )
 
-    def _make_loader(self) -> TicketLoader:
+    def _recorded_rate(self) -> Callable[[int], float]:
+        """Return the learning rate after so many samples, for the records."""
+        samples = self._basis.dataset.epoch_samples
+        return Rate(self._context.job, samples_per_epoch=samples, ramp=self._start.ramp)
+
+    def _make_loader(self) -> BatchLoader:
+        return TicketLoader(self._context, self._basis.dataset, self._plan())
+
+    def _plan(self) -> TicketPlan:
         job, dataset = self._context.job, self._basis.dataset
-        plan = TicketPlan.of(
+        return TicketPlan.of(
             dataset.epoch_samples,
             global_batch=job.global_batch,
             num_parts=job.workers,
             portions=dataset.quota,
         )
-        return TicketLoader(self._context, dataset, plan)
 
     def _make_client(self) -> Client:
         context, start = self._context, self._start
@@ -401,7 +408,7 @@ class ParameterServerWorker:
                 keys=context.keys,
                 incarnation=context.spec.incarnation,
                 generation=context.spec.attempt,
-                compression=context.serving.compression,
+                compression=context.serving.compression.name,
                 overlap=context.serving.overlap,
                 whole=True,
                 version=max(0, start.version),
@@ -416,11 +423,5 @@ class ParameterServerWorker:
         if not hosts or context.spec.rank >= self.layout.num_servers:
             return None
         return self._stack.enter_context(
-            HostedServer(
-                context,
-                self._basis.replica,
-                self.layout,
-                samples_per_epoch=self._basis.dataset.epoch_samples,
-                start=self._start,
-            )
+            HostedServer(context, self._basis, self.layout, start=self._start)
         )

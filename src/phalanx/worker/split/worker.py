@@ -36,7 +36,8 @@ from phalanx.wire.split import PlacementReport, SplitFacts, SplitTraffic
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.evaluate import EvaluationShare
-from phalanx.worker.lockstep import join_group, train_in_lockstep
+from phalanx.worker.groups import join_group
+from phalanx.worker.lockstep import train_in_lockstep
 from phalanx.worker.network_record import record_network
 from phalanx.worker.replica import build_network
 from phalanx.worker.split.cost_survey import survey_costs, survey_memory

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,7 @@ from phalanx.comm.base import Collective
 from phalanx.comm.solo import SoloCollective
 from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Batch
-from phalanx.engine.replica import Replica
+from phalanx.engine.trained import FlatReplica
 from phalanx.errors import StoreError
 from phalanx.records import events
 from phalanx.records.position import Position
@@ -38,8 +39,8 @@ from phalanx.worker.checkpoint import NEWEST, Checkpoints, unpinned
 from phalanx.worker.checkpoint.async_checkpointer import AsyncCheckpointer
 from phalanx.worker.chief_io import ChiefData, broadcast_from_chief
 from phalanx.worker.context import WorkerContext
+from phalanx.worker.groups import join_group
 from phalanx.worker.inject import InjectedSlowdown
-from phalanx.worker.lockstep import join_group
 from phalanx.worker.loop import TrainLoop
 from phalanx.worker.network_record import record_network
 from phalanx.worker.parameter_server import handover
@@ -67,14 +68,33 @@ def run_switching_worker(context: WorkerContext) -> Done:
     record_network(context, replica.module, dataset)
     startup_s = context.record_start(precision.name, precision.reason)
     with ExitStack() as stack:
-        basis = TrainResources(dataset, precision, replica)
+        basis = TrainResources.of_job(context.job, dataset, precision.name, replica)
         return SwitchingWorker(context, basis, stack, startup_s=startup_s).run()
 
 
 def run_switching_helper(context: WorkerContext) -> Done:
     """Run a server or the evaluator in the phases that have them."""
+
+    def run_phase(phase: WorkerContext, start: PhaseEntry) -> Done:
+        is_server = context.spec.role == "server"
+        return run_server(phase, start) if is_server else run_evaluator(phase)
+
+    return help_in_phases(context, context.open_data().train.num_samples, run_phase)
+
+
+def help_in_phases(
+    context: WorkerContext,
+    num_samples: int,
+    run_phase: Callable[[WorkerContext, PhaseEntry], Done],
+) -> Done:
+    """Take part in the phases that have servers, until the job is done.
+
+    Args:
+        context: Of this process.
+        num_samples: Of an epoch.
+        run_phase: Runs one phase to its end.
+    """
     control = context.control
-    num_samples = context.open_data().train.num_samples
     control.send(PhaseIdle(num_samples=num_samples))
     while True:
         context.metrics.activity = "waiting for a phase"
@@ -84,11 +104,7 @@ def run_switching_helper(context: WorkerContext) -> Done:
             return Done()
         if not isinstance(order, BeginPhase):
             continue  # of the previous phase, and too late
-        phase = phase_context(context, order)
-        if context.spec.role == "evaluator":
-            done = run_evaluator(phase)
-        else:
-            done = run_server(phase, start_of(context, order))
+        done = run_phase(phase_context(context, order), start_of(context, order))
         control.send(PhaseOver(server=done.server))
 
 
@@ -178,7 +194,7 @@ class _Group:
             self.collective = join_group(self._context, f"workers/{number}")
         return self.collective
 
-    def attach(self, spec: StrategySpec, replica: Replica, *, equal: bool) -> Strategy:
+    def attach(self, spec: StrategySpec, replica: FlatReplica, *, equal: bool) -> Strategy:
         """Return the phase's strategy; keep the attached one if nothing about it changes.
 
         Args:
@@ -261,12 +277,12 @@ class SwitchingWorker:
         self._take_back(collective)
         self._checkpointer.copy_staged(serving=False)
         # Attaching may change the replica, so the staged state is copied before.
-        strategy = self._group.attach(phase.job.strategy, replica, equal=equal)
+        strategy = self._group.attach(phase.job.strategy, self._stepped(), equal=equal)
         self._window = self._make_window(strategy, collective)
         metrics.sent_before = metrics.sent_bytes - collective.sent_bytes
         self._take_sums(position)
         setup = TrainSetup(self._basis.dataset, replica, strategy, collective)
-        trainer = TorchTrainer(phase, setup, self._checkpointer)
+        trainer = self._make_trainer(phase, setup)
         loop = TrainLoop(
             phase, trainer, position=position, window=self._window, slowdown=self._slowdown
         )
@@ -280,11 +296,25 @@ class SwitchingWorker:
         loop.advance(order.stop)
         if loop.is_over:
             self._checkpointer.wait()
-            outcome = loop.conclude(precision=self._basis.precision.name, startup_s=self._startup_s)
+            outcome = loop.conclude(precision=self._basis.precision, startup_s=self._startup_s)
             return Done(times=loop.times(), outcome=outcome)
         self._stopped_s = time.monotonic()
         self._end(loop, trainer, order)
         return None
+
+    def _stepped(self) -> FlatReplica:
+        """Return what strategies of synchronous phases step."""
+        return self._basis.replica
+
+    def _make_trainer(self, phase: WorkerContext, setup: TrainSetup) -> TorchTrainer:
+        return TorchTrainer(phase, setup, self._checkpointer)
+
+    def _make_worker(
+        self, phase: WorkerContext, stack: ExitStack, start: PhaseEntry
+    ) -> ParameterServerWorker:
+        return ParameterServerWorker(
+            phase, self._basis, stack, start=start, slowdown=self._slowdown
+        )
 
     def _restore(self, loop: TrainLoop[Batch], checkpoint: str, position: Position) -> None:
         loop.restore(checkpoint)
@@ -359,9 +389,7 @@ class SwitchingWorker:
             self._checkpointer.write_staged()
 
         with ExitStack() as stack:
-            worker = ParameterServerWorker(
-                phase, self._basis, stack, start=start, slowdown=self._slowdown
-            )
+            worker = self._make_worker(phase, stack, start)
             # The checkpoint under way reads memory that the servers' last state is going to
             # replace.
             worker.run(on_start=on_start, on_end=self._checkpointer.wait)
@@ -396,7 +424,7 @@ class SwitchingWorker:
         if factor != 1.0:
             assert replica.optimizer is not None
             changed = handover.scale_momentum(
-                replica.optimizer.state(), factor, self._context.job.optimizer
+                replica.optimizer.state(), factor, replica.optimizer.spec
             )
             replica.optimizer.load_state(changed)
 

@@ -1,0 +1,144 @@
+"""Hugging Face's Trainer, Lightning and Keras under `phalanx launch`: equal to one process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support.runs import LIMIT_S, Place
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+EXTRAS = ("hf", "lightning_fit", "fabric_loop")
+LOCAL_SGD = "{name: local_sgd, every: 2}"
+
+
+def need_package_of(name: str) -> None:
+    """Skip where an extra is missing; it is not imported here, where it would change settings."""
+    package = {"hf": "transformers", "keras_fit": "keras"}.get(name, "lightning")
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+
+
+def launched(place: Place, name: str, *options: str) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """Launch a test program to its end; returns what it has written, and the summary."""
+    out = place.folder / "out.pt"
+    program = str(PROGRAMS / f"{name}.py")
+    done = place.run("launch", "--json", *options, program, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    return torch.load(out), json.loads(done.stdout)
+
+
+def alone(place: Place, name: str) -> list[torch.Tensor]:
+    """Run a test program by itself; returns what it has written."""
+    out = place.folder / "alone.pt"
+    command = [sys.executable, str(PROGRAMS / f"{name}.py"), "--out", str(out)]
+    subprocess.run(command, cwd=place.folder, check=True, timeout=LIMIT_S, capture_output=True)
+    found: list[torch.Tensor] = torch.load(out)
+    return found
+
+
+def difference(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True))
+
+
+def test_fit_of_keras_on_two_workers_equals_one(place: Place) -> None:
+    found, summary = launched(place, "keras_fit", "--workers", "2")
+    assert difference(alone(place, "keras_fit"), found) < 1e-5
+    assert (summary["epochs"], summary["global_batch"]) == (3, 13)
+    assert summary["samples"] == 3 * 83
+    assert summary["val_accuracy"] > 0.5
+
+
+FROM_PYTHON = """
+import json, os
+from pathlib import Path
+os.environ["KERAS_BACKEND"] = "torch"
+import keras, numpy as np, phalanx
+from nets import build
+
+x = np.random.default_rng(1).normal(size=(80, 6)).astype("float32")
+y = (x.sum(1) > 0).astype("int64")
+keras.utils.set_random_seed(1)
+model = build((6,), 2)
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+before = model.evaluate(x, y, verbose=0)
+settings = {"batch_size": 8, "epochs": 2, "workers": 2, "runs": Path("runs")}
+fitted = phalanx.fit(model, x, y, **settings)
+named = phalanx.fit(build, x, y, validation_split=0.25, strategy="local_sgd", **settings)
+print(json.dumps([before, model.evaluate(x, y, verbose=0), fitted.history, named.history]))
+"""
+NETS = """
+import keras
+
+def build(input_shape, num_classes):
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(num_classes)])
+"""
+
+
+@pytest.mark.full
+def test_fit_on_torch_from_python_gives_the_model_its_weights(place: Place) -> None:
+    (place.folder / "nets.py").write_text(NETS)
+    (place.folder / "main.py").write_text(FROM_PYTHON)
+    command = [sys.executable, "main.py"]
+    done = subprocess.run(
+        command, cwd=place.folder, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    before, after, fitted, named = json.loads(done.stdout.splitlines()[-1])
+    assert after < before
+    assert len(fitted["loss"]) == 2
+    assert set(named) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", EXTRAS)
+def test_two_workers_equal_the_program_by_itself(place: Place, name: str) -> None:
+    need_package_of(name)
+    found, summary = launched(place, name, "--workers", "2")
+    assert difference(alone(place, name), found) < 1e-5
+    assert summary["state"] == "finished"
+    if name != "fabric_loop":
+        assert summary["val_loss"] is not None
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [*EXTRAS, "keras_fit"])
+def test_local_sgd_trains_all_samples(place: Place, name: str) -> None:
+    need_package_of(name)
+    _, summary = launched(place, name, "--workers", "2", "--strategy", LOCAL_SGD)
+    samples = {"hf": 2 * 72, "keras_fit": 3 * 83}.get(name, 3 * 90)
+    assert (summary["state"], summary["samples"]) == ("finished", samples)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "step", "options"),
+    [
+        # Its epoch is not a whole number of updates of three batches: resumed at the end of one.
+        ("hf", 5, ()),
+        ("lightning_fit", 6, ("--set", "checkpoint.every_steps=1")),
+        ("keras_fit", 11, ()),
+    ],
+)
+def test_a_killed_run_is_resumed_to_the_same_result(
+    place: Place, name: str, step: int, options: tuple[str, ...]
+) -> None:
+    need_package_of(name)
+    out = place.folder / "out.pt"
+    program = str(PROGRAMS / f"{name}.py")
+    (place.folder / "fault").write_text(str(step))
+    done = place.run("launch", "--workers", "2", *options, program, "--out", str(out))
+    assert done.returncode != 0
+    assert not (place.folder / "fault").exists()
+    done = place.run("launch", "--json", "--resume", "last")
+    assert done.returncode == 0, done.stderr
+    # Keras' history begins again with the resumed run.
+    parameters = slice(-3 if name == "keras_fit" else None)
+    assert difference(alone(place, name)[parameters], torch.load(out)[parameters]) < 1e-5
