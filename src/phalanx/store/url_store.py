@@ -30,6 +30,7 @@ Progress = Callable[[str, int, int], None]
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "sftp": "sftp", "ssh": "sftp", "hdfs": "hdfs"}
 _RENAMING = ("file", "sftp", "ssh", "hdfs", "webhdfs")
+_ONE_BY_ONE = ("sftp", "ssh")  # their connections take one request at a time
 _BLOCK_BYTES = 8 << 20
 _FIRST_PAUSE_S = 0.2
 _MOST_PAUSE_S = 5.0
@@ -75,7 +76,13 @@ class UrlStore:
         self._rule = rule or RetryRule()
         self._scheme = scheme_of(self.url) if is_url(self.url) else "file"
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
         self._connected: tuple[Any, str] | None = None
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether requests of several threads run side by side over the connection."""
+        return self._scheme not in _ONE_BY_ONE
 
     def stat(self, name: str = "") -> StoredObject:
         """Describe one file."""
@@ -93,13 +100,12 @@ class UrlStore:
             fs.invalidate_cache()
             found = fs.find(path, detail=True)
             root = self._root_of(fs)
-            return sorted(
-                (
-                    _stored(_below(root, fs._strip_protocol(one)), info)
-                    for one, info in found.items()
-                ),
-                key=lambda one: one.name,
-            )
+            named = [
+                # Of an address that is a file, sftp lists the name alone.
+                _stored(_below(root, fs._strip_protocol(one)), info or fs.info(one))
+                for one, info in found.items()
+            ]
+            return sorted(named, key=lambda one: one.name)
 
         return self._retried(folder, find)
 
@@ -114,13 +120,26 @@ class UrlStore:
 
         return self._retried(name, cat)
 
-    def fetch(self, name: str, target: Path, on_progress: Progress | None = None) -> StoredObject:
+    def fetch(
+        self,
+        name: str,
+        target: Path,
+        on_progress: Progress | None = None,
+        *,
+        listed: StoredObject | None = None,
+    ) -> StoredObject:
         """Copy a file to this machine, whole or not at all.
+
+        Args:
+            name: The file.
+            target: Its path here.
+            on_progress: Called with the name, the bytes done and the bytes in all.
+            listed: What `list` or `stat` said of it; it must not have changed since.
 
         Raises:
             StoreError: Also if it changed or was cut off meanwhile; `target` is as it was.
         """
-        info = self.stat(name)
+        info = listed or self.stat(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         replacement = Replacement(target)
         try:
@@ -232,7 +251,11 @@ class UrlStore:
 
     def _call(self, name: str, action: Callable[[Any, str], Result]) -> Result:
         fs, root = self._connection()
-        return action(fs, f"{root.rstrip('/')}/{name}" if name else root)
+        path = f"{root.rstrip('/')}/{name}" if name else root
+        if self.takes_several:
+            return action(fs, path)
+        with self._turn:
+            return action(fs, path)
 
     def _connection(self) -> tuple[Any, str]:
         with self._lock:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
+import fsspec  # noqa: F401 (its table of schemes)
 import pytest
 from pydantic_core import PydanticCustomError
 
@@ -85,7 +87,8 @@ def test_an_unknown_scheme_is_refused() -> None:
 
 
 def test_a_missing_package_is_named_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
     with pytest.raises(SpecError, match=r"pip install 'phalanx\[s3\]'"):
         UrlStore("s3://bucket/x").read()
 
