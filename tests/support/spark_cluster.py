@@ -17,7 +17,7 @@ import psutil
 
 from support.waiting import wait_until
 
-START_S = 90.0
+START_S = 200.0
 CORES = 2
 
 

@@ -261,7 +261,7 @@ class DialledLine(AgentLine):
         port = self._port
         # The engine may say what has become of the seat a moment after the line has ended.
         if not port.reason:
-            port.await_reason(_VERDICT_S)
+            port.await_reason(self._route.verdict_s)
         if not has_answered:
             usual = f"it did not call within {self._route.call_s:g} s"
             if port.facts:
@@ -282,11 +282,13 @@ class SeatRoute:
         machine: The seat as a machine.
         port: Where it calls.
         call_s: How long its call is awaited.
+        verdict_s: How long the engine's word on a line that is over is awaited.
     """
 
     machine: MachineSpec
     port: CallPort
     call_s: float
+    verdict_s: float = _VERDICT_S
 
     def line(self) -> DialledLine:
         """Make the line; it is open when the seat has called."""

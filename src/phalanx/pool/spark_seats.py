@@ -33,6 +33,7 @@ from phalanx.spec.scheduler import SparkSpec
 _LOOK_S = 0.5
 _SETTLED_S = 15.0
 _RETURN_S = 10.0
+_VERDICT_S = 0.2
 _CANCEL_S = 20.0
 # Quiet, because standard error is the user's screen; no copies of seats that seem slow.
 _OWN_SESSION = {
@@ -140,7 +141,8 @@ class SparkSeats:
         thread = threading.Thread(target=self._run, args=(machine, port), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
-        return SeatRoute(machine, port, call_s=self._spec.start_s)
+        # Not long: Spark says what it has lost after it has started the task elsewhere.
+        return SeatRoute(machine, port, call_s=self._spec.start_s, verdict_s=_VERDICT_S)
 
     def close(self) -> None:
         """End all jobs: those whose agents have ended return by themselves."""
