@@ -44,13 +44,16 @@ def train(place: Place, plan: FaultPlan, job: dict[str, Any] = JOB) -> tuple[Run
 
 
 def check_exact(run: RunDir, place: Place, job: dict[str, Any] = JOB) -> list[Grouped]:
-    """Compare the run with the same membership by plan, and its samples with those of an epoch."""
+    """Compare the run with the same membership by plan and with one worker, and count samples."""
     summary = run.read_summary()
     assert summary is not None
     ledger = ledger_of(run)
     replay = Replay(job_from_mapping(job), place.data, place.cache)
     assert replay.run(ledger) == summary.parameters_sha256
     assert [sorted(seen) for seen in replay.seen] == [list(range(NUM_TRAIN))] * EPOCHS
+    single = Replay(job_from_mapping(job), place.data, place.cache)
+    single.run_alone()
+    assert (single.parameters - replay.parameters).abs().max() <= 1e-5
     epochs = [event for event in events_of(run, "controller") if isinstance(event, Epoch)]
     assert [one.epoch for one in epochs] == list(range(EPOCHS))
     assert [one.samples for one in epochs] == [NUM_TRAIN * n for n in range(1, EPOCHS + 1)]
