@@ -29,7 +29,7 @@ COMMANDS = {
     "simulate": "Simulate strategies with hundreds of workers, stragglers and crashes.",
     "predict": "Predict samples with a trained network, prepared as in its training.",
     "bench-inference": "Measure inference latency and throughput of a run's newest checkpoint.",
-    "scale": "Add workers to a running parameter-server run with dynamic dispatch.",
+    "scale": "Change the workers of a running elastic run; add some to one with dynamic dispatch.",
     "demo": "Train a digit classifier under three strategies on this machine, and compare them.",
     "doctor": "Check this machine: processor, memory, disk, network, versions and data sets.",
     "profile": "Profile operators of chosen epochs: train a job, or read a profiled run.",
