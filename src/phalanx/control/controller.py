@@ -29,6 +29,7 @@ from phalanx.control.run_totals import RunTotals, earlier_totals
 from phalanx.control.signals import CaughtSignals, catch_signals
 from phalanx.control.summarize import summarise
 from phalanx.control.tick_clock import TickClock
+from phalanx.control.user_requests import UserRequests
 from phalanx.control.work_times import add_times
 from phalanx.errors import (
     ExitCode,
@@ -91,10 +92,10 @@ class Controller:
         self._speed = SpeedMeter()
         self._clock = TickClock()
         self._budget = FailureBudget(request.job.tolerated_failures)
-        self._wanted_workers: int | None = request.run.requested_workers()
         self._returning: set[str] = set()
         self._num_announced = 0
         self._log = EventLog(request.run.events_path("controller"))
+        self._user = UserRequests(request.run, request.attempt, self._log.record)
 
     def run(self) -> Summary:
         """Run to the end; no process of the run is left on any way out.
@@ -227,6 +228,7 @@ class Controller:
             self._tick()
             if caught.number is not None:
                 raise interruption(caught.number, self._request.run.path)
+            self._user.check_stop()
             self._request.check_owner()
             # Exit codes before messages: what a process sent before its exit is then read in the
             # same round, and one that has finished is not mistaken for a lost one.
@@ -242,7 +244,7 @@ class Controller:
             for failure in verdict.replace:
                 self._replace(failure, coordinator)
             roster.start_due()
-            self._grow(coordinator)
+            self._user.carry_out(coordinator, roster)
             if verdict.replace:
                 self._clock.skip()  # ending and starting processes on other machines takes time
             if roster.watchdog.is_stuck:
@@ -326,19 +328,6 @@ class Controller:
 
     def _with_pause(self, failure: ProcessFailure) -> ProcessFailure:
         return failure.after_pause(self._clock.recent_pause_s)
-
-    def _grow(self, coordinator: Coordinator) -> None:
-        """Start the workers that `phalanx scale` requests, once per request."""
-        wanted = self._request.run.requested_workers()
-        if wanted is None or wanted == self._wanted_workers:
-            return
-        self._wanted_workers = wanted
-        started = coordinator.resize(wanted)
-        started = [process for process in started if self._processes.has_room(process)]
-        for process in started:
-            self._processes.add(process)
-        names = ", ".join(process.name for process in started) or "no worker"
-        self._log.record(Decision(what=f"start {names}", reason=f"{wanted} workers are wanted"))
 
     def _report_progress(self, elapsed_s: float) -> None:
         roster = self._processes

@@ -173,6 +173,14 @@ class Coordinator(ABC):
     def resize(self, num_workers: int) -> Sequence[Process]:
         """Return the workers to start for a larger run; none if this strategy cannot grow."""
 
+    def begin_next_phase(self, cause: str) -> bool:
+        """End the present phase for the next one; False: none follows, or it is ending already.
+
+        Args:
+            cause: Why, for the records.
+        """
+        return False
+
     @abstractmethod
     def outcome(self) -> RunOutcome:
         """Return the outcome of the run; called once it has finished."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, cast
 
 from typing_extensions import override
@@ -75,6 +75,20 @@ class StepFacts:
             overlapped_s,
             wait_s,
             result.weight,
+        )
+
+    def plus(self, other: StepFacts) -> StepFacts:
+        """Add a further step of the same samples."""
+        waits = (self.wait_s, other.wait_s)
+        return replace(
+            other,
+            loss_sum=self.loss_sum + other.loss_sum,
+            forward_s=self.forward_s + other.forward_s,
+            backward_s=self.backward_s + other.backward_s,
+            exchange_s=self.exchange_s + other.exchange_s,
+            apply_s=self.apply_s + other.apply_s,
+            overlapped_s=self.overlapped_s + other.overlapped_s,
+            wait_s=None if None in waits else sum(one for one in waits if one is not None),
         )
 
 
