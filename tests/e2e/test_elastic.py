@@ -12,17 +12,17 @@ from phalanx.spec.loader import job_from_mapping
 from support.faults import Deed, FaultPlan, freeze, kill
 from support.replay import Replay, ledger_of
 from support.runs import LIMIT_S, Place, events_of
-from support.victims import SLOW_MODEL
+from support.victims import SLOW_MODEL, STEP_S
 from support.waiting import wait_until
 
-NUM_TRAIN, EPOCHS = 1294, 3
+NUM_TRAIN = 1294
 JOB: dict[str, Any] = {
     "name": "elastic",
     "model": {"name": "mlp", "hidden": [64, 32]},
     "data": "digits",
     "batch": {"global": 64},
     "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
-    "epochs": EPOCHS,
+    "epochs": 3,
     "workers": 3,
     "threads": 1,
     "strategy": {"name": "allreduce", "bucket_bytes": 4096},
@@ -44,17 +44,20 @@ def train(place: Place, plan: FaultPlan, job: dict[str, Any] = JOB) -> tuple[Run
 
 
 def check_exact(run: RunDir, place: Place, job: dict[str, Any] = JOB) -> list[Grouped]:
-    """Compare the run with the same membership by plan, and its samples with those of an epoch."""
-    summary = run.read_summary()
+    """Compare the run with the same membership by plan and with one worker, and count samples."""
+    summary, num_epochs = run.read_summary(), job["epochs"]
     assert summary is not None
     ledger = ledger_of(run)
     replay = Replay(job_from_mapping(job), place.data, place.cache)
     assert replay.run(ledger) == summary.parameters_sha256
-    assert [sorted(seen) for seen in replay.seen] == [list(range(NUM_TRAIN))] * EPOCHS
+    assert [sorted(seen) for seen in replay.seen] == [list(range(NUM_TRAIN))] * num_epochs
+    single = Replay(job_from_mapping(job), place.data, place.cache)
+    single.run_alone()
+    assert (single.parameters - replay.parameters).abs().max() <= 1e-5
     epochs = [event for event in events_of(run, "controller") if isinstance(event, Epoch)]
-    assert [one.epoch for one in epochs] == list(range(EPOCHS))
-    assert [one.samples for one in epochs] == [NUM_TRAIN * n for n in range(1, EPOCHS + 1)]
-    assert (summary.epochs, summary.samples) == (EPOCHS, EPOCHS * NUM_TRAIN)
+    assert [one.epoch for one in epochs] == list(range(num_epochs))
+    assert [one.samples for one in epochs] == [NUM_TRAIN * n for n in range(1, num_epochs + 1)]
+    assert (summary.epochs, summary.samples) == (num_epochs, num_epochs * NUM_TRAIN)
     return ledger
 
 
@@ -96,10 +99,7 @@ def test_survivors_of_a_loss_go_on_exactly_where_they_were(
 
 
 def test_a_successor_joins_the_survivors_with_the_state_of_the_run(place: Place) -> None:
-    job = JOB | {"model": "my_nets:build", "python_path": [str(place.folder)]}
-    (place.folder / "my_nets.py").write_text(SLOW_MODEL)
-    (place.folder / "slow").touch()
-    place.write_job(job)
+    job = write_slow_job(place)
     with FaultPlan(place.folder) as plan:
         plan.fail_at("worker-0", "step begun", kill(), occurrence=5)
         place.environment |= plan.settings
@@ -119,6 +119,45 @@ def test_a_successor_joins_the_survivors_with_the_state_of_the_run(place: Place)
     assert -1 < places[0] < places[1] < places[2]
 
 
+def write_slow_job(place: Place, **changes: Any) -> dict[str, Any]:
+    """Write a job whose steps are slow until a file is taken away, so that others can join."""
+    more = {"model": "my_nets:build", "python_path": [str(place.folder)], "epochs": 12}
+    slower = SLOW_MODEL.replace(f"wait({STEP_S})", "wait(0.3)")
+    assert slower != SLOW_MODEL
+    (place.folder / "my_nets.py").write_text(slower)
+    (place.folder / "slow").touch()
+    place.write_job(JOB | more | changes)
+    return JOB | more | changes
+
+
 def whole_groups(run: RunDir) -> list[Grouped]:
     """The groups in which all workers were given samples."""
     return [one for one in ledger_of(run) if len(one.members) == 3 and not one.waiting]
+
+
+@pytest.mark.full
+def test_a_run_is_scaled_up_and_down_while_it_trains(place: Place) -> None:
+    job = write_slow_job(place, workers=2)
+    with place.start("job.yaml", "--quiet") as training:
+        training.worker_pids(2)
+        run = training.run
+        for workers in (3, 1):
+            asked = place.run("scale", run.name, "--workers", str(workers))
+            assert asked.returncode == 0, asked.stderr
+            wait_for_size(run, workers)
+        (place.folder / "slow").unlink()
+        code, errors = training.end()
+    assert code == 0, errors
+    ledger = check_exact(run, place, job)
+    sizes = [len(one.members) for one in ledger if not one.waiting]
+    assert (sizes[0], max(sizes), sizes[-1]) == (2, 3, 1)
+
+
+def wait_for_size(run: RunDir, size: int) -> None:
+    """Wait until so many workers are given samples."""
+
+    def has_come() -> bool:
+        groups = [one for one in ledger_of(run) if not one.waiting]
+        return bool(groups) and len(groups[-1].members) == size
+
+    wait_until(has_come, f"{size} workers to train", limit_s=LIMIT_S)

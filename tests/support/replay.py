@@ -28,12 +28,8 @@ def ledger_of(run: RunDir) -> list[Grouped]:
     groups = sorted(
         (event for event in found if isinstance(event, Grouped)), key=lambda one: one.generation
     )
-    later = [*groups[1:], None]
-    return [
-        one
-        for one, after in zip(groups, later, strict=True)
-        if after is None or one.updates < after.updates
-    ]
+    ends = [*(one.updates for one in groups[1:]), None][: len(groups)]
+    return [one for one, end in zip(groups, ends, strict=True) if end is None or one.updates < end]
 
 
 class Replay:
@@ -55,6 +51,24 @@ class Replay:
         self.seen: list[list[int]] = []
         """Samples of each epoch, in the order in which they were trained."""
 
+    @property
+    def parameters(self) -> torch.Tensor:
+        """As they are now."""
+        return self._replica.parameters
+
+    def run_alone(self) -> None:
+        """Train to the end of the job as one worker that is never lost."""
+        alone = Grouped(
+            generation=1,
+            members=["worker-0"],
+            waiting=[],
+            commits=0,
+            epoch=0,
+            epoch_samples=0,
+            updates=0,
+        )
+        self.run([alone])
+
     def run(self, ledger: list[Grouped]) -> str:
         """Train to the end of the job; returns the digest of the parameters."""
         ends = [one.updates for one in ledger[1:]] + [1 << 60]
@@ -72,7 +86,7 @@ class Replay:
                         break
                 if at >= self._dataset.epoch_samples:
                     epoch, at = epoch + 1, 0
-        return hashlib.sha256(self._replica.parameters.numpy().data).hexdigest()
+        return hashlib.sha256(self.parameters.numpy().data).hexdigest()
 
     def _steps(self, group: Grouped, epoch: int, at: int) -> Iterator[list[Batch]]:
         shares = [float(name not in group.waiting) for name in group.members]

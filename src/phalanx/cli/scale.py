@@ -1,4 +1,4 @@
-"""Implement `phalanx scale`: add workers to a running run."""
+"""Implement `phalanx scale`: change the number of workers of a running run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def scale(
     workers: Annotated[int, option(None, "Target number of workers.", min=1)],
     runs: RunsOption = None,
 ) -> None:
-    """Add workers to a running parameter-server run with dynamic dispatch."""
+    """Change the workers of a running elastic run; add some to one with dynamic dispatch."""
     from phalanx.records.rundir import find_run
     from phalanx.records.scale_request import request_scale
 

@@ -1,4 +1,4 @@
-"""Request more workers from the controller of a running run, if the run can take them.
+"""Request more or fewer workers from the controller of a running run, if the run can have that.
 
 Used by `phalanx scale` and by the dashboard, so that both refuse the same requests.
 """
@@ -20,7 +20,12 @@ def request_scale(run: RunDir, workers: int) -> None:
     if status.state != "running":
         raise SpecError(f"run {run.name} is {status.state}; only a running one can grow")
     job = read_manifest(run).job
-    strategy = job["strategy"]
+    elastic, strategy = job.get("elastic"), job["strategy"]
+    if elastic is not None:
+        if workers < elastic["min"]:
+            raise SpecError(f"run {run.name} keeps {elastic['min']} workers or more (elastic.min)")
+        run.request_workers(workers)
+        return
     if strategy["name"] == "switch":
         raise SpecError(
             f"run {run.name} cannot grow: a run that switches keeps its workers, as a phase to "
@@ -29,7 +34,8 @@ def request_scale(run: RunDir, workers: int) -> None:
     if strategy["name"] != "parameter_server" or strategy["dispatch"] != "dynamic":
         raise SpecError(
             f"run {run.name} cannot grow: its batches are shared out in advance; only "
-            "parameter_server with 'dispatch: dynamic' hands them out one by one"
+            "parameter_server with 'dispatch: dynamic' hands them out one by one, and only elastic "
+            "runs share them out anew"
         )
     if workers <= job["workers"]:
         raise SpecError(

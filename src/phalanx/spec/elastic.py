@@ -53,7 +53,7 @@ def check_elastic(job: JobSpec) -> None:
         )
     if job.elastic.min > job.workers:
         raise fault(
-            f"elastic.min is {job.elastic.min}, but there are {job.workers} workers",
+            f"elastic.min is {job.elastic.min}, which is more than workers: {job.workers}",
             at=("elastic", "min"),
         )
     if job.strategy.effect != "exact":

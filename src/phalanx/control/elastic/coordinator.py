@@ -13,8 +13,14 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from phalanx.control.coordinator import Awaited, ControllerApi
-from phalanx.control.elastic.membership import Formation, GroupMembership, GroupState, Orders
+from phalanx.control.coordinator import Awaited, ControllerApi, Process
+from phalanx.control.elastic.membership import (
+    Formation,
+    GroupMembership,
+    GroupState,
+    Orders,
+    order_of,
+)
 from phalanx.control.failure_policy import (
     ProcessFacts,
     ProcessFailure,
@@ -26,7 +32,15 @@ from phalanx.control.synchronous import SynchronousCoordinator
 from phalanx.errors import ExitCode
 from phalanx.records.events import Epoch
 from phalanx.spec.job import JobSpec
-from phalanx.wire.elastic import NO_STATE, CaughtUp, FormGroup, GroupMember, Halted, JoinRequest
+from phalanx.wire.elastic import (
+    NO_STATE,
+    CaughtUp,
+    FormGroup,
+    GroupMember,
+    Halted,
+    JoinRequest,
+    LeaveGroup,
+)
 from phalanx.wire.messages import Done, EpochDone, FromWorker
 
 # Groups of the same members that may break off one after another without a step between them.
@@ -42,8 +56,8 @@ class ElasticCoordinator(SynchronousCoordinator):
         super().__init__(job, api)
         assert job.elastic is not None
         self._minimum = job.elastic.min
-        names = [process.name for process in self.processes()]
-        self._membership = GroupMembership(names, minimum=self._minimum)
+        self._wanted = {process.name for process in self.processes()}
+        self._membership = GroupMembership(self._wanted, minimum=self._minimum)
         self._told = Formation(0, (), NO_STATE)
         self._cause = ""
         self._suspects: Counter[str] = Counter()
@@ -61,7 +75,9 @@ class ElasticCoordinator(SynchronousCoordinator):
     @override
     def take(self, process: str, message: FromWorker) -> None:
         group = self._membership
-        if isinstance(message, JoinRequest):
+        if isinstance(message, JoinRequest) and process not in self._wanted:
+            self._api.send(process, LeaveGroup("the run was scaled down"))
+        elif isinstance(message, JoinRequest):
             self._give(group.ready(process))
         elif isinstance(message, Halted):
             self._note_break(message)
@@ -110,6 +126,15 @@ class ElasticCoordinator(SynchronousCoordinator):
     @override
     def left(self, process: str) -> None:
         self._give(self._membership.lost(process))
+
+    @override
+    def resize(self, num_workers: int) -> Sequence[Process]:
+        """Let workers leave at the next boundary, or return those to start, who join at one."""
+        processes = [Process("worker", rank) for rank in range(num_workers)]
+        before, self._wanted = self._wanted, {process.name for process in processes}
+        for name in sorted(before - self._wanted, key=order_of):
+            self._give(self._membership.leave(name, "the run was scaled down"))
+        return [process for process in processes if process.name not in before]
 
     def _take_epoch(self, message: EpochDone) -> None:
         """Announce an epoch once: a chief may be lost before the others know that it is over."""

@@ -10,7 +10,14 @@ from phalanx.control.elastic.coordinator import ElasticCoordinator
 from phalanx.control.failure_policy import ProcessFacts, ReportedError
 from phalanx.records.events import Epoch, Event
 from phalanx.spec.loader import job_from_mapping
-from phalanx.wire.elastic import FormGroup, Halted, HaltGroup, JoinRequest
+from phalanx.wire.elastic import (
+    FormGroup,
+    Halted,
+    HaltGroup,
+    JoinRequest,
+    LeaveGroup,
+    TurnGroup,
+)
 from phalanx.wire.messages import Done, EpochDone, EpochFigures, FromController, RunOutcome
 
 FIGURES = EpochFigures(
@@ -203,3 +210,30 @@ def test_the_run_is_finished_when_all_members_are_done() -> None:
     made.take("worker-0", Done(outcome=OUTCOME))
     assert made.judge([facts(0, done=True, exit_code=0), done]).finished
     assert made.outcome() == OUTCOME
+
+
+def test_a_run_that_is_scaled_up_starts_workers_which_join() -> None:
+    made, desk = running(workers=2)
+    assert [process.name for process in made.resize(3)] == ["worker-2"]
+    made.take("worker-2", JoinRequest())
+    for name in ("worker-0", "worker-1"):
+        made.take(name, Halted(1, 3, planned=True))
+    assert [one.process for one in desk.forms()["worker-2"].members] == [
+        "worker-0",
+        "worker-1",
+        "worker-2",
+    ]
+
+
+def test_a_run_that_is_scaled_down_lets_workers_go_at_a_boundary() -> None:
+    made, desk = running()
+    assert made.resize(2) == []
+    assert ("worker-2", TurnGroup(1, leaving=True)) in desk.sent
+    for rank in range(3):
+        made.take(f"worker-{rank}", Halted(1, 3, planned=True))
+    assert desk.sent[-3][1] == LeaveGroup("the run was scaled down")
+    assert [one.process for one in desk.forms()["worker-0"].members] == ["worker-0", "worker-1"]
+    made.take("worker-2", Done())
+    assert not made.judge([facts(0), facts(1), facts(2, done=True, exit_code=0)]).finished
+    made.take("worker-2", JoinRequest())  # it was lost on its way out, and started again
+    assert desk.sent[-1] == ("worker-2", LeaveGroup("the run was scaled down"))
