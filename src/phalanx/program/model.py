@@ -16,7 +16,9 @@ from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.result import EvaluationSums, StepResult
 from phalanx.engine.trained import OptimizerState
 from phalanx.errors import EngineError
+from phalanx.program.fused_step import fused
 from phalanx.program.gradients import ScriptGradients, save_plainly
+from phalanx.program.memory_format import compute_channels_last
 from phalanx.program.moments import ScriptOptimizer
 from phalanx.program.session import ModelSetup
 from phalanx.program.turn import ScriptBatch
@@ -160,6 +162,9 @@ class ScriptModel:
         start = 0
         for setup, named, size in zip(setups, trained, sizes, strict=True):
             save_plainly(setup.model)
+            if setup.memory_format == "auto":
+                compute_channels_last(setup.model)
+            setup.apply = fused(setup.optimizer, setup.apply)
             flat = ScriptGradients(
                 named,
                 parameters=self.parameters[start : start + size],

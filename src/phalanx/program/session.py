@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from torch.optim import LBFGS, Optimizer
 
 from phalanx.errors import EngineError, SpecError
 from phalanx.program.feed import EvaluationFeed, Feed
+from phalanx.program.memory_format import MemoryFormat
 from phalanx.program.own_stream import OwnStream
 from phalanx.program.passes import Passes
 from phalanx.program.source import BatchCut, BatchSource, MicroBatch, open_source
@@ -53,6 +54,7 @@ class ModelSetup:
     passes: int
     clip_norm: float | None
     loss: LossForm
+    memory_format: MemoryFormat
     extra: Mapping[str, Any]
     apply: Callable[..., Any]
     """The optimiser's own step, clipping included."""
@@ -152,6 +154,7 @@ class ScriptSession:
         passes: int = 1,
         clip_norm: float | None = None,
         loss: LossForm = "mean",
+        memory_format: MemoryFormat = "auto",
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Declare a model and its optimiser; both stay as they are and are used as before.
@@ -165,6 +168,8 @@ class ScriptSession:
             clip_norm: Largest norm of the gradients, cut before each step.
             loss: What the script's loss is: the mean over a batch (`mean`), a sum over its samples
                 (`sum`), or divided by the count of all batches of the update (`update_mean`).
+            memory_format: Whether convolutions compute channels-last where the script cannot see it
+                (`auto`), or as the script has it (`preserve`).
             extra: Further objects with `state_dict`, saved and restored with the run.
 
         Raises:
@@ -179,6 +184,11 @@ class ScriptSession:
                 f"setup(accumulate={accumulate}) after setup(accumulate="
                 f"{self.declared.accumulate}): all models of a script accumulate alike"
             )
+        if memory_format not in get_args(MemoryFormat):
+            raise SpecError(
+                f"setup(memory_format={memory_format!r}) is 'auto' or 'preserve'; to compute "
+                "channels-last everywhere, convert model and inputs by .to(memory_format=...)"
+            )
         for name, one in (extra or {}).items():
             if not hasattr(one, "state_dict"):
                 raise SpecError(f"setup(extra=): '{name}' has no state_dict to save")
@@ -192,6 +202,7 @@ class ScriptSession:
             passes=passes,
             clip_norm=clip_norm,
             loss=loss,
+            memory_format=memory_format,
             extra=dict(extra or {}),
             apply=functools.partial(_apply, model, real, clip_norm),
         )
