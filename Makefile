@@ -32,7 +32,7 @@ $(DEV): $(STAMP)
 	@touch $@
 
 $(FULL): $(DEV)
-	@echo "Installing what the full tests need besides (Hugging Face, Lightning, a notebook's kernel) ..."
+	@echo "Installing what the full tests need besides (Hugging Face, Lightning, Spark, a notebook's kernel) ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[full]'
 	@touch $@
 

@@ -11,7 +11,7 @@ from phalanx.spec.base import Spec
 from phalanx.spec.cluster import ClusterSpec, HostSpec
 from phalanx.spec.machine import DefaultsSpec, GpuSpec, MachineSpec
 from phalanx.spec.pool import InventorySpec, PoolSpec
-from phalanx.spec.scheduler import KubernetesSpec, RaySpec, SlurmSpec
+from phalanx.spec.scheduler import KubernetesSpec, RaySpec, SlurmSpec, SparkSpec
 
 POOL_EXAMPLE = """\
 pool: lab
@@ -51,8 +51,8 @@ they cost. [how-to-pool](how-to-pool.md) tells how it is used.
 
 Instead of listing machines a pool may take those that a scheduler has lent, as in
 `scheduler: slurm`
-([how-to-slurm](how-to-slurm.md), [how-to-ray](how-to-ray.md),
-[how-to-kubernetes](how-to-kubernetes.md)).
+([how-to-slurm](how-to-slurm.md), [how-to-spark](how-to-spark.md),
+[how-to-ray](how-to-ray.md), [how-to-kubernetes](how-to-kubernetes.md)).
 
 Machines are reached with the system's OpenSSH under your own ssh config; whatever `ssh HOST` does
 without asking works here. Passwords are refused: any reader of the file could log in, and ssh
@@ -126,6 +126,7 @@ def pool_page() -> str:
     parts += _section("inventory", InventorySpec)
     parts += _section("scheduler: slurm", SlurmSpec)
     parts += _section("scheduler: ray", RaySpec)
+    parts += _section("scheduler: spark", SparkSpec)
     parts += _section("scheduler: kubernetes", KubernetesSpec)
     parts += _section("machines", MachineSpec)
     parts += _section("machines.gpu", GpuSpec)

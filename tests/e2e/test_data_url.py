@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,3 +53,22 @@ def test_an_address_that_is_not_there_ends_with_one_sentence(place: Place, store
     assert done.returncode == 2
     assert f"{store.url}/nothing.csv does not exist, or holds no files" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.full
+def test_a_run_goes_on_elsewhere_from_its_copy(place: Place, store: UrlStore) -> None:
+    job = place.write_job({"model": "mlp", "data": "digits", "epochs": 1, "workers": 1})
+    first = place.summary(job)
+    name = Path(first["run_dir"]).name
+    copied = place.run("runs", "copy", "last", f"{store.url}/runs")
+    assert copied.returncode == 0, copied.stderr
+    assert copied.stdout.startswith(f"{store.url}/runs/{name} (")
+    here = place.runs
+    place.runs = place.folder / "elsewhere"
+    there = place.summary("--resume", f"{store.url}/runs/{name}", "--epochs", "2")
+    place.runs = here
+    assert place.summary("--resume", name, "--epochs", "2")["test_loss"] == there["test_loss"]
+    address = f"{store.url}/models/model.safetensors"
+    exported = place.run("export", "weights", "last", "-o", address)
+    assert exported.returncode == 0, exported.stderr
+    assert exported.stdout == f"{address} ({store.stat('models/model.safetensors').size:,} bytes)\n"

@@ -137,6 +137,11 @@ class Pump:
         """Whether nothing of the source waits to be sent."""
         return self._to_wire is None
 
+    @property
+    def is_written(self) -> bool:
+        """Whether nothing that was received waits for the sink."""
+        return not self._to_sink
+
     def _take_wire(self) -> tuple[int, bytes] | None:
         try:
             frame = self._wire.recv(zmq.NOBLOCK)

@@ -18,6 +18,7 @@ from typing import Any
 
 import zmq
 from typing_extensions import override
+from zmq.utils.monitor import recv_monitor_message
 
 from phalanx.agent.dial import END, GONE, HELLO, Pump
 from phalanx.agent.line import LOADER, AgentLine, Fault, FaultKind, machine_fault
@@ -108,6 +109,11 @@ class CallPort:
         self.reason = ""
         self.ours, self._theirs = socket.socketpair()
         self._wire = wire
+        self._monitor = wire.get_monitor_socket(
+            zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
+        self._connections: set[int] = set()
+        self._was_let_in = False
         self._called = threading.Event()
         self._over = threading.Event()
         self._has_reason = threading.Event()
@@ -150,16 +156,38 @@ class CallPort:
         pump = Pump(self._wire, end.fileno(), end.fileno(), lambda: _shut(end, socket.SHUT_WR))
         try:
             ended_input = False
-            while not self._closing and pump.sink_is_open:
-                self._take(pump, pump.turn(_TICK_MS))
+            while pump.sink_is_open:
+                self._take(pump, pump.turn(_TICK_MS, self._monitor))
+                if self._closing:
+                    break  # at once: an end that is sent would look like one that was asked for
                 if not (pump.source_is_open or ended_input) and pump.is_sent:
                     ended_input = self._send_end()
+                # What it had sent before is still read.
+                if self._is_caller_gone() and not self._wire.poll(0) and pump.is_written:
+                    break
         finally:
             self._over.set()
             self._called.set()
             _shut(end, socket.SHUT_RDWR)
             end.close()
+            self._wire.disable_monitor()
+            self._monitor.close(linger=0)
             self._wire.close(linger=0)
+
+    def _is_caller_gone(self) -> bool:
+        """Whether a caller was let in, and no connection is left; one that is killed says nothing.
+
+        Connections that prove nothing come and go as well.
+        """
+        while self._monitor.poll(0):
+            news = recv_monitor_message(self._monitor)
+            if news["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._was_let_in = True
+            elif news["event"] == zmq.EVENT_ACCEPTED:
+                self._connections.add(news["value"])
+            else:
+                self._connections.discard(news["value"])
+        return self._was_let_in and not self._connections
 
     def _take(self, pump: Pump, frame: tuple[int, bytes] | None) -> None:
         if frame is None:
@@ -233,7 +261,7 @@ class DialledLine(AgentLine):
         port = self._port
         # The engine may say what has become of the seat a moment after the line has ended.
         if not port.reason:
-            port.await_reason(_VERDICT_S)
+            port.await_reason(self._route.verdict_s)
         if not has_answered:
             usual = f"it did not call within {self._route.call_s:g} s"
             if port.facts:
@@ -254,11 +282,13 @@ class SeatRoute:
         machine: The seat as a machine.
         port: Where it calls.
         call_s: How long its call is awaited.
+        verdict_s: How long the engine's word on a line that is over is awaited.
     """
 
     machine: MachineSpec
     port: CallPort
     call_s: float
+    verdict_s: float = _VERDICT_S
 
     def line(self) -> DialledLine:
         """Make the line; it is open when the seat has called."""

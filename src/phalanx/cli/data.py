@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +21,7 @@ from phalanx.cli.options import (
 )
 from phalanx.cli.screen import open_console
 from phalanx.cli.settings import cache_root, data_root
+from phalanx.cli.transfer import transfer_bars
 from phalanx.data.catalogue import CATALOGUE, Entry
 from phalanx.errors import SpecError
 from phalanx.report.document import (
@@ -39,9 +38,6 @@ from phalanx.report.document import (
 from phalanx.report.format import format_count, shown
 from phalanx.spec.data import DataSpec
 from phalanx.spec.urls import is_url
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 app = typer.Typer(no_args_is_help=True)
 app.command("distribute", epilog=DISTRIBUTE_EXAMPLES)(distribute)
@@ -87,7 +83,7 @@ def fetch(
     if is_url(name):
         if origin is not None:
             raise SpecError("--from is for built-in data sets; a URL says itself where files are")
-        path = fetch_by_url(job_from_mapping({"data": name}).data)
+        path = fetch_data(job_from_mapping({"data": name}).data)
         console.print(f"{name} is in {path}", soft_wrap=True, markup=False)
         return
     entry = _entry(name)
@@ -95,7 +91,7 @@ def fetch(
         console.print(f"{name} comes with Phalanx; there is nothing to fetch.", soft_wrap=True)
         return
     root = data_root(data)
-    with _progress_bars(open_console(stderr=True)) as on_progress:
+    with transfer_bars(open_console(stderr=True)) as on_progress:
         if origin is None:
             paths = download(entry, root=root, on_progress=on_progress)
         else:
@@ -137,11 +133,11 @@ def show(
     output.show(lambda: _dataset_blocks(facts), facts=lambda: facts, form=wanted(form, as_json))
 
 
-def fetch_by_url(data: DataSpec) -> Path:
+def fetch_data(data: DataSpec) -> Path:
     """Copy a data set by URL to this machine, with a progress bar; return where it is."""
     from phalanx.data.url_files import local_files
 
-    with _progress_bars(open_console(stderr=True)) as on_progress:
+    with transfer_bars(open_console(stderr=True)) as on_progress:
         return local_files(
             data.name,
             cache_root=cache_root(),
@@ -237,21 +233,3 @@ def _dataset_blocks(facts: dict[str, Any]) -> list[Block]:
 def _numbers(values: list[float], most: int = 6) -> str:
     text = ", ".join(f"{value:.4g}" for value in values[:most])
     return text + (f", ... ({len(values)} in all)" if len(values) > most else "")
-
-
-@contextmanager
-def _progress_bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Show one progress bar per file; yields the callback that advances them."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
-    from rich.progress import TimeRemainingColumn as TimeLeft
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeLeft())
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-
-        def on_progress(file: str, done_bytes: int, total_bytes: int) -> None:
-            if file not in tasks:
-                tasks[file] = progress.add_task(file, total=total_bytes or None)
-            progress.update(tasks[file], completed=done_bytes, total=total_bytes or None)
-
-        yield on_progress

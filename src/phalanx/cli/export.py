@@ -39,6 +39,7 @@ WEIGHTS_EXAMPLES = examples(
     "phalanx export weights last -o model.safetensors",
     "phalanx export weights last --newest -o model.pt",
     "phalanx export weights last -o model.onnx",
+    "phalanx export weights last -o s3://bucket/models/model.safetensors",
 )
 
 RunsArgument = Annotated[
@@ -84,15 +85,21 @@ def mlflow(
 @app.command("weights", epilog=WEIGHTS_EXAMPLES)
 def weights(
     name: RunArgument,
-    to: Annotated[Path, option("FILE", "File: .safetensors, .pt or .onnx.", "--to", "-o")],
+    to: Annotated[str, option("FILE", "File or URL: .safetensors, .pt or .onnx.", "--to", "-o")],
     newest: NewestOption = False,
     runs: RunsOption = None,
 ) -> None:
     """Write the trained weights by name, or the whole network as ONNX."""
     from phalanx.cli.predict import open_trained_run
+    from phalanx.cli.transfer import written_to
+    from phalanx.spec.urls import is_url, refuse_secrets
 
-    open_trained_run(name, runs).save(to, best=False if newest else None)
-    print(f"{to} ({to.stat().st_size:,} bytes)")
+    if is_url(to):
+        refuse_secrets(to)
+    with written_to(to) as path:
+        open_trained_run(name, runs).save(path, best=False if newest else None)
+        size = path.stat().st_size
+    print(f"{to} ({size:,} bytes)")
 
 
 def _find(names: list[str], runs: Path | None) -> list[RunDir]:

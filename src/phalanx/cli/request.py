@@ -320,8 +320,9 @@ def resumption(
     from phalanx.records.manifest import nothing_left, read_manifest
     from phalanx.records.rundir import find_run
     from phalanx.spec.loader import job_from_mapping
+    from phalanx.spec.urls import is_url
 
-    run = find_run(runs, name)
+    run = find_run(runs, name) if not is_url(name) else fetch_run_by_url(name, runs)
     manifest = read_manifest(run)
     job = job_from_mapping(manifest.job, overrides)
     machines = None
@@ -349,6 +350,18 @@ def resumption(
         )
 
     return TrainRequest(job, start, machines, options.launch or manifest.launch)
+
+
+def fetch_run_by_url(url: str, runs: Path) -> RunDir:
+    """Copy a run from a store into a directory of runs, with a progress bar."""
+    from phalanx.cli.screen import open_console
+    from phalanx.cli.transfer import transfer_bars
+    from phalanx.records.run_copy import fetch_run
+    from phalanx.spec.urls import refuse_secrets
+
+    refuse_secrets(url)
+    with transfer_bars(open_console(stderr=True)) as on_progress:
+        return fetch_run(url, runs, on_progress)
 
 
 def _where_to_go_on(

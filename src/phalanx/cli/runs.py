@@ -1,16 +1,32 @@
-"""Implement `phalanx runs list` and `phalanx runs show`, which read run directories."""
+"""Implement `phalanx runs`: list and show run directories, and copy them to a URL and back."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
 from phalanx.cli import output
-from phalanx.cli.options import FormatOption, JsonOption, RunArgument, RunsOption, examples, wanted
+from phalanx.cli.options import (
+    FormatOption,
+    JsonOption,
+    RunArgument,
+    RunsOption,
+    argument,
+    examples,
+    wanted,
+)
 from phalanx.cli.settings import runs_root
+from phalanx.errors import SpecError
 
 app = typer.Typer(no_args_is_help=True)
 
 LIST_EXAMPLES = examples("phalanx runs list", "phalanx runs list --runs /scratch/runs --format csv")
+COPY_EXAMPLES = examples("phalanx runs copy last s3://bucket/runs")
+FETCH_EXAMPLES = examples(
+    "phalanx runs fetch s3://bucket/runs/demo-allreduce-20260301-101500-1a2b",
+    "phalanx train --resume s3://bucket/runs/demo-allreduce-20260301-101500-1a2b",
+)
 SHOW_EXAMPLES = examples("phalanx runs show last", "phalanx runs show demo-allreduce --json")
 
 
@@ -41,3 +57,42 @@ def show(
 
     details = read_details(find_run(runs_root(runs), run))
     output.show(lambda: details_blocks(details), facts=lambda: details, form=wanted(form, as_json))
+
+
+@app.command("copy", epilog=COPY_EXAMPLES)
+def copy(
+    run: RunArgument,
+    url: Annotated[str, argument("URL", "Folder for copies, such as s3://bucket/runs.")],
+    runs: RunsOption = None,
+) -> None:
+    """Copy a run with its checkpoints to a URL, in place of an older copy."""
+    from phalanx.cli.screen import open_console
+    from phalanx.cli.transfer import transfer_bars
+    from phalanx.records.run_copy import copy_run
+    from phalanx.records.rundir import find_run
+    from phalanx.spec.urls import is_url, join_url, refuse_secrets
+
+    if not is_url(url):
+        raise SpecError(f"'{url}' is no URL; write one such as s3://bucket/runs or file:///backup")
+    refuse_secrets(url)
+    found = find_run(runs_root(runs), run)
+    with transfer_bars(open_console(stderr=True)) as on_progress:
+        copied = copy_run(found, url, on_progress)
+    print(
+        f"{join_url(url, copied.run)} ({len(copied.files):,} files, {copied.num_bytes:,} bytes, "
+        f"{copied.state})"
+    )
+
+
+@app.command("fetch", epilog=FETCH_EXAMPLES)
+def fetch(
+    url: Annotated[str, argument("URL", "A copy of a run, such as s3://bucket/runs/NAME.")],
+    runs: RunsOption = None,
+) -> None:
+    """Copy a run from a URL into the directory of runs."""
+    from phalanx.cli.request import fetch_run_by_url
+    from phalanx.spec.urls import is_url
+
+    if not is_url(url):
+        raise SpecError(f"'{url}' is no URL; write one such as s3://bucket/runs/NAME")
+    print(fetch_run_by_url(url, runs_root(runs)).path)

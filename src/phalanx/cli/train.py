@@ -66,7 +66,7 @@ ResumeOption = Annotated[
     str | None,
     option(
         "RUN",
-        "Continue a run: its name, unique prefix, path, or 'last'.",
+        "Continue a run: its name, unique prefix, path, URL of a copy, or 'last'.",
         autocompletion=run_names,
     ),
 ]
@@ -182,9 +182,9 @@ def run_command(
         if request.is_local and not as_json and not quiet:
             _warn_of_crowd(request.job)
             if is_url(request.job.data.name):
-                from phalanx.cli.data import fetch_by_url
+                from phalanx.cli.data import fetch_data
 
-                fetch_by_url(request.job.data)
+                fetch_data(request.job.data)
         summary = _carry_out_or_ask(request_with, request, options, plain=as_json, quiet=quiet)
     if as_json:
         from phalanx.cli.output import print_json

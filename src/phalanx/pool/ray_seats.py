@@ -20,7 +20,9 @@ from typing_extensions import override
 
 from phalanx.agent.dialled import ANY_ADDRESS, CallDesk, CallPort, SeatRoute, dial_source
 from phalanx.errors import LaunchError, PlanError, SpecError, printable
+from phalanx.pool import seat
 from phalanx.pool.scheduler import RouteMaker, Scheduler
+from phalanx.pool.seat import serve_seat
 from phalanx.spec.machine import MachineSpec
 from phalanx.spec.pool import PoolSpec
 from phalanx.spec.scheduler import RaySpec
@@ -73,11 +75,7 @@ class _Seat:
         import importlib
 
         ray: Any = importlib.import_module("ray")
-        space: dict[str, Any] = {"__name__": "phalanx_dial"}
-        exec(compile(source, "phalanx/dial", "exec"), space)
-        facts = {"node": ray.util.get_node_ip_address()}
-        reason: str = space["dial"](ticket, facts)
-        return reason
+        return serve_seat(source, ticket, {"node": ray.util.get_node_ip_address()})
 
 
 class RaySeats:
@@ -196,7 +194,8 @@ def _import_ray() -> Any:
             "'scheduler: ray' needs Ray, which is not installed here; install it with "
             f"`pip install 'phalanx[ray]'` ({error})"
         ) from error
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    for module in (sys.modules[__name__], seat):
+        ray.cloudpickle.register_pickle_by_value(module)
     return ray
 
 

@@ -62,7 +62,7 @@ class PoolSpec(Spec):
     """Read the machines from a file of another format, instead of listing them."""
     scheduler: SchedulerField | None = None
     """Take the machines that a scheduler has lent, instead of listing them: `slurm`,
-    `kubernetes`, `ray`."""
+    `kubernetes`, `ray`, `spark`."""
     machines: ListOf[MachineSpec]
     """The machines; their order is the order of ranks. A host alone, such as `pc-1`, stands for
     `{host: pc-1}`."""

@@ -73,6 +73,29 @@ class RaySpec(SchedulerSpec):
     """How long Ray may take to reserve and start the seats."""
 
 
+class SparkSpec(SchedulerSpec):
+    """Seats on a Spark cluster, each a job of one task."""
+
+    name: Literal["spark"] = "spark"
+    """Spark."""
+    seats: Annotated[int, Field(gt=0)]
+    """Number of seats; each is a machine of the pool, `seat-0` and so on."""
+    cores: Annotated[int, Field(gt=0)] = 1
+    """Cores of a seat, as Spark counts them (`spark.task.cpus`)."""
+    memory: Bytes | None = None
+    """Memory that the processes of a seat may take, outside of Spark's heap; null: no limit of
+    ours."""
+    master: Annotated[str, matching(r"[^\s-]\S*", "master of a Spark cluster")] | None = None
+    """Master of the cluster, such as `spark://192.0.2.10:7077`; null: the session that your
+    program has open, or the master that `spark-submit` or `spark-defaults.conf` sets."""
+    settings: dict[str, str] = {}
+    """Settings of the session that is opened, such as `spark.executor.memory: 2g`."""
+    address: Annotated[str, matching(r"[^\s-]\S*", "address")] | None = None
+    """Address by which executors reach this machine; null: `spark.driver.host`."""
+    start_s: Annotated[float, Field(gt=0)] = 60.0
+    """How long Spark may take to offer and start the seats."""
+
+
 @dataclass(frozen=True)
 class SchedulerKind:
     """Describe a scheduler that lends machines."""
@@ -83,7 +106,7 @@ class SchedulerKind:
     """Import path of its `pool.scheduler.Scheduler` class."""
 
 
-_BUILT_IN = (SlurmSpec, KubernetesSpec, RaySpec)
+_BUILT_IN = (SlurmSpec, KubernetesSpec, RaySpec, SparkSpec)
 
 SCHEDULERS: Registry[SchedulerKind] = Registry(
     "scheduler",
@@ -95,6 +118,7 @@ SCHEDULERS: Registry[SchedulerKind] = Registry(
             "kubernetes", KubernetesSpec, "phalanx.pool.kubernetes:KubernetesScheduler"
         ),
         "ray": SchedulerKind("ray", RaySpec, "phalanx.pool.ray_seats:RayScheduler"),
+        "spark": SchedulerKind("spark", SparkSpec, "phalanx.pool.spark_seats:SparkScheduler"),
     },
 )
 

@@ -9,6 +9,9 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from pydantic_core import PydanticCustomError
+
+from phalanx.errors import SpecError
 from phalanx.spec.base import fault
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
@@ -47,6 +50,18 @@ def without_secrets(url: str) -> str:
             "or ~/.ssh/config",
         )
     return url
+
+
+def refuse_secrets(url: str) -> None:
+    """Refuse an address on a command line that holds a password or a key.
+
+    Raises:
+        SpecError: It does.
+    """
+    try:
+        without_secrets(url)
+    except PydanticCustomError as error:
+        raise SpecError(error.message()) from None
 
 
 def join_url(url: str, *names: str) -> str:

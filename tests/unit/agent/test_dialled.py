@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +15,7 @@ import pytest
 import zmq
 
 from phalanx.agent.dial import HELLO, LineBroken, dial
-from phalanx.agent.dialled import CallDesk, CallPort, SeatRoute
+from phalanx.agent.dialled import CallDesk, CallPort, SeatRoute, dial_source
 from phalanx.agent.line import MachineFault
 from phalanx.agent.session import Session
 from phalanx.spec.machine import MachineSpec
@@ -113,6 +115,22 @@ def test_an_agent_ends_when_the_controller_is_gone(desk: CallDesk, port: CallPor
         wait_until(lambda: session.fault is not None, "the session to notice")
     caller.join()
     assert isinstance(caller.outcome, LineBroken)
+
+
+def test_a_caller_that_is_killed_ends_the_line_at_once(port: CallPort) -> None:
+    """It has no last words, and its engine may take long to notice."""
+    code = "import json, sys; exec(sys.argv[1]); dial(json.loads(sys.stdin.read()), {})"
+    caller = subprocess.Popen([sys.executable, "-c", code, dial_source()], stdin=subprocess.PIPE)
+    assert caller.stdin is not None
+    with caller.stdin as pipe:
+        pipe.write(json.dumps(port.ticket).encode())
+    with closing(session_to(port)) as session:
+        session.open()
+        caller.kill()
+        caller.wait(10.0)
+        wait_until(lambda: session.fault is not None, "the line to end", limit_s=10.0)
+        assert session.fault is not None
+        assert session.fault.reason.startswith("the connection to it broke off")
 
 
 def test_what_the_engine_says_is_the_reason(port: CallPort) -> None:
