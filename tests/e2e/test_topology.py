@@ -42,9 +42,10 @@ def test_auto_is_told_recorded_and_kept_by_a_resumed_run(place: Place) -> None:
     assert told(run) == [note]
 
 
-def test_what_is_no_topology_is_refused_in_one_sentence(place: Place) -> None:
+def test_what_is_no_topology_is_refused_before_anything_starts(place: Place) -> None:
     for name, words in (("rong", "did you mean 'ring'"), ("own_sums:chain", "own_sums")):
         place.write_job(summing(topology=name))
         done = place.run("train", "job.yaml")
         assert done.returncode == 2
         assert words in done.stderr
+        assert not list(place.runs.glob("*"))
