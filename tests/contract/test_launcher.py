@@ -175,6 +175,10 @@ class SlurmCase(SshCase):
         self.monkeypatch.setenv("HOME", str(self.folder / "home"))
         (self.folder / "slurm").mkdir()
         slurm = self.stack.enter_context(running_slurm(self.folder / "slurm", nodes=("a", "b")))
+        # Its steps end by themselves, while there is a controller that they can tell so.
+        self.stack.callback(
+            wait_until, lambda: not slurm.run("squeue", "-h", "--steps"), "the steps to end"
+        )
         slurm.run("salloc", "--no-shell", "--nodes=2", "--ntasks=2")
         for name in ("PATH", "SLURM_CONF"):
             self.monkeypatch.setenv(name, slurm.environment[name])

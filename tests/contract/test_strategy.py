@@ -69,8 +69,17 @@ class MemoryServer:
         self._open = False
 
     def begin(
-        self, *, num_samples: int, weight: float, ticket: int = 0, options: bytes = b""
+        self,
+        *,
+        num_samples: int,
+        weight: float,
+        ticket: int = 0,
+        options: bytes = b"",
+        continues: bool = False,
+        ends: bool = True,
     ) -> None:
+        assert ends
+        assert not continues
         self._open = True
 
     def ready(self, start: int, stop: int) -> None:
@@ -79,7 +88,9 @@ class MemoryServer:
     def finish(self) -> None:
         assert self._open
 
-    def skip(self, *, ticket: int = 0) -> None:
+    def skip(
+        self, *, ticket: int = 0, num_samples: int = 0, continues: bool = False, ends: bool = True
+    ) -> None:
         self._open = False
 
     def wait(self, deadline: object, on_idle: object) -> None:

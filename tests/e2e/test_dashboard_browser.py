@@ -16,11 +16,15 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser, Page
 
-from phalanx.dashboard.library import id_of
+from phalanx.cli.dashboard import describers
+from phalanx.dashboard.library import Library, id_of
+from phalanx.dashboard.once import render_once
 from phalanx.dashboard.serve import DashboardServer
+from phalanx.plan.planfile import write_plan
 from phalanx.records.events import Event, Failure, Switched
 from phalanx.records.rundir import RunDir, Status
-from support.dashboard import JOB, serving, write_small_study
+from phalanx.records.stop_request import is_stop_requested
+from support.dashboard import JOB, made_up_plan, serving, write_small_study
 from support.records import Outcome, write_run
 from support.runs import ENDLESS, Place
 
@@ -145,9 +149,19 @@ def test_a_live_run_is_followed_through_a_fault_and_a_switch_to_its_end(
     seen.page.get_by_role("button", name="scale").click()
     seen.sees("asked live for 5 workers")
     assert live.requested_workers() == 5
+    stop = seen.page.get_by_role("button", name="stop")
+    stop.focus()
+    seen.page.keyboard.press("Enter")
+    seen.sees("stop: press again")
+    assert not is_stop_requested(live, 1)
+    seen.page.keyboard.press("Enter")
+    seen.sees("asked live to stop")
+    assert is_stop_requested(live, 1)
+    assert not seen.page.get_by_role("button", name="switch now").is_visible()
     live.write_status(Status.of_this_process("finished", attempt=1))
     seen.sees("✓ finished")
-    assert not seen.page.get_by_role("button", name="scale").is_visible()
+    for name in ("scale", "stop"):
+        assert not seen.page.get_by_role("button", name=name).is_visible()
     seen.leave()
 
 
@@ -171,6 +185,31 @@ def test_a_real_run_is_watched_while_a_worker_is_killed(browser: Browser, place:
             page.get_by_text("‖ interrupted").wait_for(timeout=LIMIT_MS)
             page.close()
         training.end()
+
+
+@pytest.mark.full
+def test_a_real_run_is_switched_and_stopped_from_the_page(browser: Browser, place: Place) -> None:
+    job = place.write_job({**ENDLESS, "strategy": "switch"})
+    with place.start(job) as training:
+        training.worker_pids()
+        with commanded(place) as link:
+            page = browser.new_page()
+            page.goto(link, timeout=LIMIT_MS)
+            page.get_by_role("link", name=training.run.name).click(timeout=LIMIT_MS)
+            now = page.get_by_role("button", name="switch now")
+            now.click(timeout=LIMIT_MS)
+            now.click()
+            switch = page.locator("#part-switches").get_by_text("a user asked for it")
+            switch.first.wait_for(timeout=LIMIT_MS)
+            # It is in its last phase now.
+            now.wait_for(state="hidden", timeout=LIMIT_MS)
+            stop = page.get_by_role("button", name="stop")
+            stop.click()
+            stop.click()
+            page.get_by_text("‖ interrupted").wait_for(timeout=LIMIT_MS)
+            page.close()
+        code, errors = training.end()
+    assert (code, "stopped on request" in errors) == (130, True)
 
 
 @contextmanager
@@ -231,6 +270,65 @@ def test_on_a_phone_everything_fits(
     assert ground == ("rgb(22, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
     seen.leave()
+
+
+def test_a_plan_a_study_and_the_map_of_machines(
+    browser: Browser, server: DashboardServer, root: Path
+) -> None:
+    write_plan(made_up_plan(), root / "first" / "plan.json")
+    seen = visit(browser, server)
+    seen.open("study", id_of(root / "study"))
+    seen.charts()
+    seen.sees("4 of at least 4 runs have ended")
+    seen.open("run", id_of(root / "first"))
+    seen.charts()
+    seen.page.locator("#part-plan").get_by_text("Use pc1").wait_for(timeout=LIMIT_MS)
+    assert seen.page.locator("#part-machines .chart").count() >= 3
+    seen.page.locator("#part-map").get_by_text("worker-1").first.wait_for(timeout=LIMIT_MS)
+    seen.leave()
+
+
+def test_the_candidates_of_a_plan_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(made_up_plan(), path)
+    with serving([path]) as server:
+        seen = visit(browser, server, width=390, color_scheme="dark")
+        seen.open("plan", id_of(path))
+        seen.charts()
+        assert seen.page.locator("[data-table=candidates] tbody tr").count() == 2
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
+        seen.leave()
+
+
+def test_a_stranger_sees_nothing(browser: Browser, server: DashboardServer) -> None:
+    page = browser.new_page()
+    answer = page.goto(server.link.partition("?")[0], timeout=LIMIT_MS)
+    assert answer is not None
+    assert answer.status == 401
+    words = page.inner_text("body").strip()
+    assert (
+        words
+        == "This dashboard opens with the link that `phalanx dashboard` printed, token included."
+    )
+    page.close()
+
+
+def test_the_file_of_the_view_needs_nobody(browser: Browser, root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "view.html"
+    file.write_text(render_once(Library([root]), describers()))
+    page = browser.new_page(viewport={"width": 390, "height": 900})
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(file.as_uri(), timeout=LIMIT_MS)
+    page.wait_for_selector(".chart svg g", state="attached", timeout=LIMIT_MS)
+    assert page.evaluate("document.body.dataset.harmed") is None
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert said == []
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    page.close()
 
 
 @pytest.mark.full

@@ -19,6 +19,12 @@ EXTRAS = ("hf", "lightning_fit", "fabric_loop")
 LOCAL_SGD = "{name: local_sgd, every: 2}"
 
 
+SAMPLES = {"hf": 2 * 72, "keras_fit": 3 * 83}
+"""Of a run; others use 3 * 90."""
+BSP = "{name: parameter_server, consistency: bsp}"
+SWITCH = "{name: switch, at: 0.5, phases: [allreduce, {strategy: {name: parameter_server}}]}"
+
+
 def need_package_of(name: str) -> None:
     """Skip where an extra is missing; it is not imported here, where it would change settings."""
     package = {"hf": "transformers", "keras_fit": "keras"}.get(name, "lightning")
@@ -26,19 +32,21 @@ def need_package_of(name: str) -> None:
         pytest.skip(f"{package} is not installed")
 
 
-def launched(place: Place, name: str, *options: str) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    """Launch a test program to its end; returns what it has written, and the summary."""
+def launched(
+    place: Place, name: str, *arguments: str, options: tuple[str, ...] = ()
+) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """Launch a test program with its options to its end; returns what it wrote, and the summary."""
     out = place.folder / "out.pt"
     program = str(PROGRAMS / f"{name}.py")
-    done = place.run("launch", "--json", *options, program, "--out", str(out))
+    done = place.run("launch", "--json", *arguments, program, "--out", str(out), *options)
     assert done.returncode == 0, done.stderr
     return torch.load(out), json.loads(done.stdout)
 
 
-def alone(place: Place, name: str) -> list[torch.Tensor]:
+def alone(place: Place, name: str, *options: str) -> list[torch.Tensor]:
     """Run a test program by itself; returns what it has written."""
     out = place.folder / "alone.pt"
-    command = [sys.executable, str(PROGRAMS / f"{name}.py"), "--out", str(out)]
+    command = [sys.executable, str(PROGRAMS / f"{name}.py"), "--out", str(out), *options]
     subprocess.run(command, cwd=place.folder, check=True, timeout=LIMIT_S, capture_output=True)
     found: list[torch.Tensor] = torch.load(out)
     return found
@@ -54,6 +62,44 @@ def test_fit_of_keras_on_two_workers_equals_one(place: Place) -> None:
     assert (summary["epochs"], summary["global_batch"]) == (3, 13)
     assert summary["samples"] == 3 * 83
     assert summary["val_accuracy"] > 0.5
+
+
+def test_a_plain_fit_of_a_launched_script_trains_with_all_workers(place: Place) -> None:
+    found, summary = launched(place, "plain_keras", "--workers", "2")
+    assert difference(alone(place, "plain_keras"), found) < 1e-5
+    assert (summary["epochs"], summary["global_batch"], summary["samples"]) == (2, 12, 180)
+
+
+ASKS_ITSELF = """
+import os
+os.environ["KERAS_BACKEND"] = "torch"
+import keras, phalanx, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+session = phalanx.session()
+x = torch.ones(24, 2)
+warm = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+warm.compile("sgd", "mse")
+warm.fit(x.numpy(), x[:, :1].numpy(), epochs=1, verbose=0)  # not what is distributed
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+session.setup(model, optimizer)
+feed = session.data(DataLoader(TensorDataset(x), 6))
+for _ in session.epochs(2):
+    for (rows,) in feed:
+        optimizer.zero_grad()
+        model(rows).pow(2).mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.full
+def test_fit_stays_its_own_in_a_script_that_asks_for_its_session(place: Place) -> None:
+    (place.folder / "train.py").write_text(ASKS_ITSELF)
+    done = place.run("launch", "--json", "--workers", "2", "train.py")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["epochs"], summary["samples"], summary["parameters"]) == (2, 48, 3)
 
 
 FROM_PYTHON = """
@@ -113,8 +159,49 @@ def test_two_workers_equal_the_program_by_itself(place: Place, name: str) -> Non
 def test_local_sgd_trains_all_samples(place: Place, name: str) -> None:
     need_package_of(name)
     _, summary = launched(place, name, "--workers", "2", "--strategy", LOCAL_SGD)
-    samples = {"hf": 2 * 72, "keras_fit": 3 * 83}.get(name, 3 * 90)
-    assert (summary["state"], summary["samples"]) == ("finished", samples)
+    assert (summary["state"], summary["samples"]) == ("finished", SAMPLES.get(name, 3 * 90))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", EXTRAS)
+def test_servers_make_the_updates_of_their_loops(place: Place, name: str) -> None:
+    need_package_of(name)
+    # Labels of several batches would have to be counted before any is computed.
+    options = ("--accumulate", "1") if name == "hf" else ()
+    found, summary = launched(place, name, "--workers", "2", "--strategy", BSP, options=options)
+    assert difference(alone(place, name, *options), found) < 1e-5
+    assert (summary["state"], summary["samples"]) == ("finished", SAMPLES.get(name, 3 * 90))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        ("hf", "{name: parameter_server, consistency: ssp, staleness: 2}"),
+        ("lightning_fit", SWITCH),
+        ("fabric_loop", "{name: parameter_server, consistency: async}"),
+    ],
+)
+def test_stale_updates_use_every_sample(place: Place, name: str, strategy: str) -> None:
+    need_package_of(name)
+    options = ("--accumulate", "1") if name == "hf" else ()
+    _, summary = launched(place, name, "--workers", "2", "--strategy", strategy, options=options)
+    assert (summary["state"], summary["samples"]) == ("finished", SAMPLES.get(name, 3 * 90))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("hf", "needs the counts of all workers"), ("keras_fit", "an optimiser of Keras")],
+)
+def test_what_servers_cannot_do_for_a_framework_is_refused(
+    place: Place, name: str, sentence: str
+) -> None:
+    need_package_of(name)
+    program = str(PROGRAMS / f"{name}.py")
+    done = place.run("launch", "--workers", "2", "--strategy", BSP, program)
+    assert done.returncode == 2
+    assert sentence in done.stderr
 
 
 @pytest.mark.full

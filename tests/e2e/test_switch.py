@@ -11,7 +11,8 @@ import pytest
 from phalanx.records.events import Considered, Decision, Event, Resumed, Step, Switched
 from phalanx.records.rundir import RunDir
 from support.apart import ApartPlace
-from support.runs import Place, events_of
+from support.runs import LIMIT_S, Place, events_of
+from support.waiting import wait_until
 
 Kind = TypeVar("Kind", bound=Event)
 NUM_TRAIN = 1294
@@ -208,6 +209,26 @@ def test_a_run_may_stop_early_in_any_phase(place: Place, evaluate_in: str) -> No
     assert (summary["epochs"], summary["samples"]) == (2, 2 * NUM_TRAIN)
     assert len(summary["switches"]) == 1
     assert summary["test_loss"] is not None
+
+
+def test_a_user_switches_and_stops_a_run_under_way(place: Place) -> None:
+    place.write_job(JOB | {"epochs": 100_000, "strategy": "switch", "evaluate": "never"})
+    with place.start("job.yaml", "--quiet") as training:
+        training.worker_pids()
+        run = training.run
+        assert place.run("switch", "last").returncode == 0
+        [switch] = wait_until(lambda: events(run, Switched), "a switch", limit_s=LIMIT_S)
+        assert (switch.after, switch.cause) == ("parameter_server", "a user asked for it")
+        assert place.run("switch", "last").returncode == 0
+        wait_until(lambda: "stay in this phase" in decided(run), "an answer", limit_s=LIMIT_S)
+        assert place.run("stop", "last").returncode == 0
+        code, errors = training.end()
+    assert code == 130
+    assert "stopped on request; continue with" in errors
+    for command in ("stop", "switch"):
+        refused = place.run(command, "last")
+        assert refused.returncode == 2
+        assert "is interrupted; only a running one can" in refused.stderr
 
 
 def test_a_run_that_switches_cannot_grow(place: Place) -> None:

@@ -16,6 +16,7 @@ def arguments(epochs: int) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=epochs)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seen", type=Path, help="folder for the samples that each worker used")
+    parser.add_argument("--accumulate", type=int, default=3, help="batches of an update (hf.py)")
     return parser.parse_args()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from common import arguments, write_parameters
+from common import arguments, note_seen, write_parameters
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -21,9 +21,10 @@ maker_optimizer = torch.optim.Adam(maker.parameters(), lr=2e-3, betas=(0.5, 0.99
 session = phalanx.session()
 session.setup(judge, judge_optimizer)
 session.setup(maker, maker_optimizer)
-feed = session.data(DataLoader(TensorDataset(real, noise), 20, shuffle=True))
-for _ in session.epochs(args.epochs):
-    for samples, drawn in feed:
+feed = session.data(DataLoader(TensorDataset(real, noise, torch.arange(90)), 20, shuffle=True))
+for epoch in session.epochs(args.epochs):
+    for samples, drawn, used in feed:
+        note_seen(args.seen, session.rank, epoch, used)
         judge.zero_grad()
         criterion(judge(samples), torch.ones(len(samples), 1)).backward()
         made = maker(drawn)

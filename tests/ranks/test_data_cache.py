@@ -37,7 +37,7 @@ class _Logged(Source):
 
 
 def _open_at_once(root: Path, start: Barrier, results: multiprocessing.Queue) -> None:
-    source = open_source(DataSpec(name="mnist"), data_root=root)
+    source = open_source(DataSpec(name="mnist"), data_root=root, cache_root=root)
     start.wait(30)
     cached = open_cached(_Logged(source, root / "marks"), cache_root=root / "cache")
     results.put((cached.fingerprint, int(cached.train.inputs.sum()), len(cached.train.targets)))

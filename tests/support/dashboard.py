@@ -15,7 +15,10 @@ from phalanx.cli.dashboard import describers
 from phalanx.dashboard.library import Library
 from phalanx.dashboard.serve import DashboardServer
 from phalanx.dashboard.server import Dashboard
+from phalanx.plan.planfile import Plan, PlanRow
+from phalanx.plan.result import Prediction, StepParts, around
 from phalanx.records.study import StudyDir
+from phalanx.spec.loader import job_from_mapping
 from support.records import Outcome, write_study
 
 LIMIT_S = 60.0
@@ -35,6 +38,54 @@ def write_small_study(path: Path) -> StudyDir:
         ("local_sgd", 2, failed),
     ]
     return write_study(path, cells, trials)
+
+
+def _prediction(total_s: float, joules: float) -> Prediction:
+    return Prediction(
+        step_s=around(0.1, 0.1),
+        samples_per_s=around(320.0, 0.1),
+        train_s=around(total_s - 1, 0.1),
+        total_s=around(total_s, 0.1),
+        parts=StepParts(compute_s=0.08, communication_s=0.01, wait_s=0.01),
+        memory_bytes={"pc1": 1000},
+        sent_bytes_per_step=10.0,
+        energy_j=around(joules, 0.1),
+    )
+
+
+def made_up_plan() -> Plan:
+    """A plan with two candidates, both on the front."""
+    rows = [
+        PlanRow(
+            machines=("pc1",),
+            strategy=name,
+            servers="-",
+            workers=2,
+            batches=(16, 16),
+            precision="fp32",
+            effect="exact",
+            prediction=_prediction(total_s, joules),
+        )
+        for name, total_s, joules in (("allreduce", 20.0, 900.0), ("single", 30.0, 500.0))
+    ]
+    assert rows[0].prediction is not None
+    return Plan(
+        phalanx="0",
+        job=job_from_mapping(JOB).model_dump(mode="json", by_alias=True),
+        goal="time",
+        deadline_s=None,
+        budget=None,
+        accept="exact",
+        seats=(),
+        strategy="allreduce",
+        prediction=rows[0].prediction,
+        sentence="Use pc1",
+        reasons=("because",),
+        candidates=tuple(rows),
+        front=tuple(rows),
+        num_candidates=2,
+        sources=("a test",),
+    )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from phalanx.adopt.chief import guard_effects
 from phalanx.adopt.edits import Edits
 from phalanx.adopt.epochs import count_epochs
 from phalanx.adopt.feed import changed_finding, feed_loader
-from phalanx.adopt.findings import LOCKSTEP, Adoption, Doubt, FindingSeverity, ScriptFinding, refuse
+from phalanx.adopt.findings import Adoption, Doubt, FindingSeverity, ScriptFinding, refuse
 from phalanx.adopt.foreign import strip_launchers
 from phalanx.adopt.loop_obstacles import hidden_state, look_into, weights_by_hand
 from phalanx.adopt.loops import TrainingLoop, find_backwards, find_loop
@@ -187,8 +187,7 @@ def _two_optimizers(script: ScriptSource, setups: list[SetupCall]) -> ScriptFind
         FindingSeverity.NOTE,
         "two-optimizers",
         f"{len(setups)} optimisers",
-        "one batch is several updates, which parameter servers cannot count as one",
-        strategies=LOCKSTEP,
+        "each step() exchanges the gradients of its network, in the script's order",
     )
 
 

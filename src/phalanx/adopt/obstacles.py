@@ -223,6 +223,7 @@ def _tensorflow(script: ScriptSource) -> Iterator[ScriptFinding]:
                 "keras-fit",
                 f"`{script.code(call.func)}()`: Keras runs the training loop",
                 "a session taps loops of PyTorch",
+                "Keras 3 on torch: phalanx launch runs the script as it is; otherwise "
                 "phalanx.fit(make_model, x, y, epochs=..., workers=..., strategy=...), where "
                 "make_model is an importable function that returns it, with logits as output",
             )

@@ -37,6 +37,8 @@ from phalanx.report.document import (
     text,
 )
 from phalanx.report.format import format_count, shown
+from phalanx.spec.data import DataSpec
+from phalanx.spec.urls import is_url
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,6 +50,7 @@ LIST_EXAMPLES = examples("phalanx data list", "phalanx data list --format csv")
 FETCH_EXAMPLES = examples(
     "phalanx data fetch mnist",
     "phalanx data fetch mnist --from /media/usb/mnist",
+    "phalanx data fetch s3://bucket/flowers.npz",
 )
 SHOW_EXAMPLES = examples(
     "phalanx data show digits",
@@ -67,17 +70,27 @@ def list_datasets(
 
 @app.command(epilog=FETCH_EXAMPLES)
 def fetch(
-    name: Annotated[str, argument(None, "Built-in data set, such as mnist.")],
+    name: Annotated[str, argument(None, "Built-in data set, such as mnist, or a URL.")],
     origin: Annotated[
         Path | None, option("DIR", "Copy from this directory instead of downloading.", "--from")
     ] = None,
     data: DataOption = None,
 ) -> None:
-    """Download the files of a data set, or copy them from a directory, and verify them."""
-    from phalanx.data.fetch import copy_from, download
+    """Download the files of a data set, or copy them from a directory, and verify them.
 
-    entry = _entry(name)
+    Files by URL are copied to where runs on this machine look for them.
+    """
+    from phalanx.data.fetch import copy_from, download
+    from phalanx.spec.loader import job_from_mapping
+
     console = open_console()
+    if is_url(name):
+        if origin is not None:
+            raise SpecError("--from is for built-in data sets; a URL says itself where files are")
+        path = fetch_by_url(job_from_mapping({"data": name}).data)
+        console.print(f"{name} is in {path}", soft_wrap=True, markup=False)
+        return
+    entry = _entry(name)
     if not entry.needs_files:
         console.print(f"{name} comes with Phalanx; there is nothing to fetch.", soft_wrap=True)
         return
@@ -101,7 +114,7 @@ def show(
         str,
         argument(
             None,
-            "Built-in data set, or the path of a table, .npz, .parquet or folder of images.",
+            "Built-in data set, or the path or URL of a table, .npz, .parquet or folder of images.",
         ),
     ],
     data: DataOption = None,
@@ -122,6 +135,19 @@ def show(
     dataset = open_dataset(job.data, data_root=data_root(data), cache_root=cache_root())
     facts = dataset.describe()
     output.show(lambda: _dataset_blocks(facts), facts=lambda: facts, form=wanted(form, as_json))
+
+
+def fetch_by_url(data: DataSpec) -> Path:
+    """Copy a data set by URL to this machine, with a progress bar; return where it is."""
+    from phalanx.data.url_files import local_files
+
+    with _progress_bars(open_console(stderr=True)) as on_progress:
+        return local_files(
+            data.name,
+            cache_root=cache_root(),
+            limit_bytes=data.copies_bytes,
+            on_progress=on_progress,
+        )
 
 
 def _entry(name: str) -> Entry:

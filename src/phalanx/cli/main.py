@@ -30,6 +30,8 @@ COMMANDS = {
     "predict": "Predict samples with a trained network, prepared as in its training.",
     "bench-inference": "Measure inference latency and throughput of a run's newest checkpoint.",
     "scale": "Add workers to a running parameter-server run with dynamic dispatch.",
+    "stop": "Stop a running run, as Ctrl-C in its terminal does; `train --resume` continues it.",
+    "switch": "Begin the next phase of a running run with 'strategy: switch' now.",
     "demo": "Train a digit classifier under three strategies on this machine, and compare them.",
     "doctor": "Check this machine: processor, memory, disk, network, versions and data sets.",
     "profile": "Profile operators of chosen epochs: train a job, or read a profiled run.",

@@ -36,6 +36,7 @@ from phalanx.cli.request import (
 )
 from phalanx.cli.requeue import requeue_at_sigterm
 from phalanx.cli.settings import cache_root, data_root, runs_root
+from phalanx.spec.urls import is_url
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -180,6 +181,10 @@ def run_command(
             warm.close()
         if request.is_local and not as_json and not quiet:
             _warn_of_crowd(request.job)
+            if is_url(request.job.data.name):
+                from phalanx.cli.data import fetch_by_url
+
+                fetch_by_url(request.job.data)
         summary = _carry_out_or_ask(request_with, request, options, plain=as_json, quiet=quiet)
     if as_json:
         from phalanx.cli.output import print_json
@@ -208,7 +213,7 @@ def _check(request: TrainRequest, data: Path, *, force: bool) -> None:
     _warn_of_crowd(request.job)
     if request.job.data.name in SOURCES.built_in:
         try:
-            open_source(request.job.data, data_root=data)
+            open_source(request.job.data, data_root=data, cache_root=cache_root())
         except DataError as error:
             # The job itself may be right: a data set can be fetched later.
             _warn(str(error))

@@ -31,7 +31,7 @@ from phalanx.comm.group_traffic import ANSWER_S, GroupTraffic
 from phalanx.comm.io_loop import IoLoop
 from phalanx.comm.link_maker import LinkMaker
 from phalanx.comm.pairing import GroupSecret, ProvenPeer, make_pairs
-from phalanx.comm.rendezvous import RendezvousChannel, swap_cards
+from phalanx.comm.rendezvous import CHECK_S, CheckedChannel, RendezvousChannel, swap_cards
 from phalanx.comm.tree_reduction import TreeReduction
 from phalanx.errors import PeerError
 from phalanx.spec.strategy import Encryption
@@ -56,6 +56,7 @@ class MeshCollective(Collective):
         encrypt: Whether frames are encrypted; auto: between machines.
         on_refused: Called by the group's thread with the number of strangers that were turned away
             so far, by reason.
+        check: Called again and again while the group forms; what it raises ends that.
 
     Raises:
         TimeoutExpired: Not all members came in time.
@@ -73,6 +74,7 @@ class MeshCollective(Collective):
         exchange_s: float,
         encrypt: Encryption = "auto",
         on_refused: Callable[[Counter[str]], None] = lambda refused: None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.rank = rank
         self.size = len(members)
@@ -86,7 +88,7 @@ class MeshCollective(Collective):
         self._formed = threading.Event()
         self._machines: list[int] = []
         try:
-            self._form(channel, group, members, encrypt, start_s)
+            self._form(CheckedChannel(channel, check), group, members, encrypt, start_s)
             self.use_topology("direct")
         except BaseException:
             self.close()
@@ -179,7 +181,7 @@ class MeshCollective(Collective):
 
     def _form(
         self,
-        channel: RendezvousChannel,
+        channel: CheckedChannel,
         group: str,
         members: Sequence[str],
         encrypt: Encryption,
@@ -192,8 +194,9 @@ class MeshCollective(Collective):
         hosts = [(cards | {self.rank: secret.card})[rank].host for rank in range(self.size)]
         self._machines = [sorted(set(hosts)).index(one) for one in hosts]
         self._loop.call(lambda: self._maker.start(self.rank, pairs, cards, self._take_link))
-        while not self._formed.wait(min(deadline.remaining_s, 1.0)):
+        while not self._formed.wait(min(deadline.remaining_s, CHECK_S)):
             self._traffic.check()
+            channel.check()
             if deadline.expired:
                 missing = [members[rank] for rank in self._traffic.missing() if rank != self.rank]
                 deadline.activity = f"a connection with {', '.join(missing)}"

@@ -6,14 +6,18 @@ the authenticated channel to the controller, so strangers never learn them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Protocol
 
 import torch.distributed as dist
 
 from phalanx.comm.pairing import MemberCard
+from phalanx.errors import TimeoutExpired
 from phalanx.wire.deadline import Deadline
+
+CHECK_S = 0.1
+"""How often a group that forms asks whether it is still wanted."""
 
 
 class RendezvousChannel(Protocol):
@@ -24,6 +28,33 @@ class RendezvousChannel(Protocol):
 
     def get(self, key: str, deadline: Deadline) -> bytes:
         """Wait for a value."""
+
+
+class CheckedChannel:
+    """A channel whose waits end when they are not wanted any more.
+
+    Args:
+        channel: The channel.
+        check: Called before and during each wait; what it raises ends the wait.
+    """
+
+    def __init__(self, channel: RendezvousChannel, check: Callable[[], None]) -> None:
+        self._channel = channel
+        self.check = check
+
+    def put(self, key: str, value: bytes) -> None:
+        """Publish a value."""
+        self._channel.put(key, value)
+
+    def get(self, key: str, deadline: Deadline) -> bytes:
+        """Wait for a value."""
+        while True:
+            self.check()
+            turn_s = min(CHECK_S, deadline.remaining_s)
+            try:
+                return self._channel.get(key, Deadline.after(turn_s, deadline.activity))
+            except TimeoutExpired:
+                deadline.check()
 
 
 def swap_cards(

@@ -91,6 +91,7 @@ def plan_shards(
     max_shards: int | None = None,
     segment_bytes: int | None = None,
     cut_at: Sequence[int] | None = None,
+    borders: Sequence[int] = (),
 ) -> ShardLayout:
     """Cut the flat buffer evenly over as many servers as are worth using.
 
@@ -102,6 +103,7 @@ def plan_shards(
         segment_bytes: Upper limit of a frame; default: an eighth of the shard, 1.5 to 4 MiB.
         cut_at: Places, in rising order, where cuts are allowed; None: anywhere. A frame is longer
             than its limit, and a server without a shard, where they are too few.
+        borders: Places, in rising order, that no segment lies on both sides of.
 
     Returns:
         Shards that differ by at most one parameter, each cut into segments that do too, or as
@@ -115,11 +117,13 @@ def plan_shards(
     segments: list[Segment] = []
     shards = _even(0, num_parameters, num_shards, cut_at)
     for server, (start, stop) in enumerate(shards):
-        num_segments = -(-(stop - start) * PARAMETER_BYTES // limit)
-        segments += [
-            Segment(len(segments) + i, server, *bounds)
-            for i, bounds in enumerate(_even(start, stop, num_segments, cut_at))
-        ]
+        within = [border for border in borders if start < border < stop]
+        for first, last in pairwise([start, *within, stop]):
+            num_segments = -(-(last - first) * PARAMETER_BYTES // limit)
+            segments += [
+                Segment(len(segments) + i, server, *bounds)
+                for i, bounds in enumerate(_even(first, last, num_segments, cut_at))
+            ]
     return ShardLayout(tuple(segments), len(shards))
 
 

@@ -29,6 +29,7 @@ from phalanx.control.run_totals import RunTotals, earlier_totals
 from phalanx.control.signals import CaughtSignals, catch_signals
 from phalanx.control.summarize import summarise
 from phalanx.control.tick_clock import TickClock
+from phalanx.control.user_requests import UserRequests
 from phalanx.control.work_times import add_times
 from phalanx.errors import (
     ExitCode,
@@ -90,11 +91,11 @@ class Controller:
         self._observers = ObserverGroup(observers)
         self._speed = SpeedMeter()
         self._clock = TickClock()
-        self._budget = FailureBudget(request.job.strategy.tolerated_failures)
-        self._wanted_workers: int | None = request.run.requested_workers()
+        self._budget = FailureBudget(request.job.tolerated_failures)
         self._returning: set[str] = set()
         self._num_announced = 0
         self._log = EventLog(request.run.events_path("controller"))
+        self._user = UserRequests(request.run, request.attempt, self._log.record)
 
     def run(self) -> Summary:
         """Run to the end; no process of the run is left on any way out.
@@ -227,6 +228,7 @@ class Controller:
             self._tick()
             if caught.number is not None:
                 raise interruption(caught.number, self._request.run.path)
+            self._user.check_stop()
             self._request.check_owner()
             # Exit codes before messages: what a process sent before its exit is then read in the
             # same round, and one that has finished is not mistaken for a lost one.
@@ -242,7 +244,7 @@ class Controller:
             for failure in verdict.replace:
                 self._replace(failure, coordinator)
             roster.start_due()
-            self._grow(coordinator)
+            self._user.carry_out(coordinator, roster)
             if verdict.replace:
                 self._clock.skip()  # ending and starting processes on other machines takes time
             if roster.watchdog.is_stuck:
@@ -325,28 +327,7 @@ class Controller:
         self._notify(lambda one: one.process_lost(loss))
 
     def _with_pause(self, failure: ProcessFailure) -> ProcessFailure:
-        """Name the controller's own pause where a machine was lost right after it."""
-        pause_s = self._clock.recent_pause_s
-        if pause_s is None or failure.exit_code is not ExitCode.WORKER_LOST:
-            return failure
-        cause = (
-            f"{failure.cause} (the controller itself had not run for {pause_s:.1f} s just before: "
-            "suspended, or its machine overloaded)"
-        )
-        return replace(failure, cause=cause)
-
-    def _grow(self, coordinator: Coordinator) -> None:
-        """Start the workers that `phalanx scale` requests, once per request."""
-        wanted = self._request.run.requested_workers()
-        if wanted is None or wanted == self._wanted_workers:
-            return
-        self._wanted_workers = wanted
-        started = coordinator.resize(wanted)
-        started = [process for process in started if self._processes.has_room(process)]
-        for process in started:
-            self._processes.add(process)
-        names = ", ".join(process.name for process in started) or "no worker"
-        self._log.record(Decision(what=f"start {names}", reason=f"{wanted} workers are wanted"))
+        return failure.after_pause(self._clock.recent_pause_s)
 
     def _report_progress(self, elapsed_s: float) -> None:
         roster = self._processes
@@ -389,6 +370,11 @@ class Controller:
             self._notify(lambda one: one.switched(event))
         elif isinstance(event, Placed):
             self._notify(lambda one: one.placed(event))
+
+    def note(self, what: str, reason: str) -> None:
+        """Record a decision and tell the observers, for the coordinator."""
+        self._log.record(Decision(what=what, reason=reason))
+        self._notify(lambda one: one.noted(f"{what}: {reason}"))
 
     def announce(self, report: EpochFigures) -> None:
         """Notify the observers of a finished epoch, for the coordinator."""

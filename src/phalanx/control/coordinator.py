@@ -87,6 +87,9 @@ class ControllerApi(Protocol):
     def record(self, event: Event) -> None:
         """Write an event into the controller's log."""
 
+    def note(self, what: str, reason: str) -> None:
+        """Record a decision, and tell the observers."""
+
     def announce(self, report: EpochFigures) -> None:
         """Notify the observers of a finished epoch."""
 
@@ -169,6 +172,14 @@ class Coordinator(ABC):
     @abstractmethod
     def resize(self, num_workers: int) -> Sequence[Process]:
         """Return the workers to start for a larger run; none if this strategy cannot grow."""
+
+    def begin_next_phase(self, cause: str) -> bool:
+        """End the present phase for the next one; False: none follows, or it is ending already.
+
+        Args:
+            cause: Why, for the records.
+        """
+        return False
 
     @abstractmethod
     def outcome(self) -> RunOutcome:

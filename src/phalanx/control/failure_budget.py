@@ -38,8 +38,8 @@ class FailureBudget:
             return None
         cause = (
             f"{failure.cause}; that is loss number {len(self._losses)} within "
-            f"{self._limit.window_s:g} s (strategy.failure_window_s), and strategy.max_failures "
-            f"allows {self._limit.count}"
+            f"{self._limit.window_s:g} s ({self._limit.section}.failure_window_s), and "
+            f"{self._limit.section}.max_failures allows {self._limit.count}"
         )
         return replace(failure, cause=cause, exit_code=ExitCode.WORKER_LOST)
 
@@ -47,5 +47,5 @@ class FailureBudget:
         """Return how long to wait before the successor of a process that was just lost starts."""
         number = sum(name == process for _, name in self._losses)
         if number < 2:
-            return 0.0
+            return self._limit.first_delay_s
         return float(min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (number - 2)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from phalanx.errors import ExitCode
@@ -63,6 +63,16 @@ class ProcessFailure:
     exit_code: ExitCode
     detail: str = ""
     lost_machine: str = ""  # the machine that it was lost with
+
+    def after_pause(self, pause_s: float | None) -> ProcessFailure:
+        """Name the controller's own pause, if it had one just before it lost a process."""
+        if pause_s is None or self.exit_code is not ExitCode.WORKER_LOST:
+            return self
+        cause = (
+            f"{self.cause} (the controller itself had not run for {pause_s:.1f} s just before: "
+            "suspended, or its machine overloaded)"
+        )
+        return replace(self, cause=cause)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.errors import ProtocolError
+from phalanx.wire.elastic import CaughtUp, Halted, JoinRequest
 from phalanx.wire.messages import Done, EpochDone, FromWorker, PhaseOver
 from phalanx.wire.parameter_server import (
     Evaluated,
@@ -72,6 +73,9 @@ SENDERS: Mapping[type, frozenset[str]] = {
     ScriptFigures: _WORKER,
     ScriptEvaluated: _WORKER,
     ScriptSaved: _WORKER,
+    JoinRequest: _WORKER,
+    Halted: _WORKER,
+    CaughtUp: _WORKER,
 }
 """Roles that may send each message to a coordinator."""
 

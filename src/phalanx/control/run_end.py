@@ -34,9 +34,18 @@ def describe_end(error: BaseException) -> str:
     return f"a fault of Phalanx itself: {type(error).__name__}: {error}"
 
 
+def stopped(run: Path) -> Interrupted:
+    """Make the error that ends a run because a user asked for its end."""
+    return Interrupted(f"stopped on request; {_go_on(run)}")
+
+
+def _go_on(run: Path) -> str:
+    return f"continue with `phalanx train --resume {shlex.quote(str(run))}`"
+
+
 def interruption(number: int, run: Path) -> PhalanxError:
     """Make the error that ends a run because of a signal."""
-    go_on = f"continue with `phalanx train --resume {shlex.quote(str(run))}`"
+    go_on = _go_on(run)
     if number == signal.SIGINT:
         return Interrupted(f"interrupted by Ctrl-C; {go_on}")
     if number == signal.SIGHUP:

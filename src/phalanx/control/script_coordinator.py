@@ -107,6 +107,10 @@ class ScriptCoordinator(Coordinator):
         return ()
 
     @override
+    def begin_next_phase(self, cause: str) -> bool:
+        return self._strategy.begin_next_phase(cause)
+
+    @override
     def outcome(self) -> RunOutcome:
         outcome = self._strategy.outcome()
         self.times = self._strategy.times

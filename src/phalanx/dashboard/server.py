@@ -39,6 +39,7 @@ MAX_VIEWS = 16
 MAX_COMPARED = 12
 _QUIET_S = 15.0
 _FILES = {
+    "actions.js": "text/javascript",
     "app.js": "text/javascript",
     "blocks.js": "text/javascript",
     "charts.js": "text/javascript",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from phalanx.dashboard.actions import possible_actions
 from phalanx.dashboard.comparison import comparison_sections
 from phalanx.dashboard.library import Library, LibraryEntry, file_stamp
 from phalanx.dashboard.live_run import LiveRun
@@ -115,10 +116,8 @@ class SingleRunView(View):
 
     @property
     def actions(self) -> list[str]:
-        """Changes that a running run with its strategy can take; each checks for itself."""
-        strategy = self.live.manifest.job["strategy"]
-        can_grow = self.live.is_live and strategy.get("dispatch") == "dynamic"
-        return ["scale"] if can_grow else []
+        """Changes that the run can take now."""
+        return possible_actions(self.live)
 
     def sections(self) -> list[Section]:
         """Describe the run from its progress to its events."""

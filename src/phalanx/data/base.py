@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from phalanx.errors import DataError
 from phalanx.spec.data import MetricName
 from phalanx.spec.fields import InputField
 from phalanx.spec.modality import Modality
@@ -120,6 +121,9 @@ class Source(ABC):
 class FileSource(Source):
     """A data set that is identified by its files: name, size, time of change, and decoder."""
 
+    address: str | None = None
+    """Where the files were copied from; None: they are the user's own."""
+
     def __init__(self, name: str, location: Path, files: tuple[Path, ...], *, decoder: str) -> None:
         self._name = name
         self._location = location
@@ -134,7 +138,7 @@ class FileSource(Source):
     @property
     @override
     def location(self) -> str:
-        return str(self._location)
+        return self.address or str(self._location)
 
     @override
     def fingerprint(self) -> str:
@@ -143,3 +147,10 @@ class FileSource(Source):
             stat = path.stat()
             digest.update(f"\0{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}".encode())
         return digest.hexdigest()
+
+    def in_users_words(self, error: DataError) -> DataError:
+        """Return an error that names files by the user's address rather than by their copies."""
+        if self.address is None:
+            return error
+        said = str(error).replace(str(self._location), self.address)
+        return DataError(said, **error.facts | {"path": self.address})

@@ -7,18 +7,15 @@ machine decode while the others wait. A folder that does not match its descripti
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import re
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -29,12 +26,12 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.data.base import Array, PartName, Samples, Source
+from phalanx.data.file_lock import hold_lock
 from phalanx.data.normalize import UNMEASURED, Statistics, measure
-from phalanx.errors import DataError, StoreError, TimeoutExpired
+from phalanx.errors import DataError, StoreError
 from phalanx.spec.fields import InputField
 
 VERSION = 1  # of the form of the files; another one is another cache
-_POLL_S = 0.05  # flock cannot wait with a deadline, so waiting is trying again
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +83,7 @@ def open_cached(
         return cached
     try:
         cache_root.mkdir(parents=True, exist_ok=True)
-        with _lock(folder.with_name(f"{folder.name}.lock"), deadline):
+        with hold_lock(folder.with_name(f"{folder.name}.lock"), deadline, "decode the data"):
             cached = _open(folder)  # another process may have filled it while this one waited
             if cached is None:
                 # What a process that was killed while decoding has left behind.
@@ -176,31 +173,6 @@ def _fill(folder: Path, source: Source) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(folder / "replaced", ignore_errors=True)
     logger.info("decoded %s into %s in %.1f s", source.name, folder, time.monotonic() - started)
-
-
-@contextmanager
-def _lock(path: Path, deadline: timedelta) -> Iterator[None]:
-    """Hold an advisory lock on a file; where the file system has none, rename alone decides."""
-    ends_at = time.monotonic() + deadline.total_seconds()
-    pause = threading.Event()
-    with path.open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > ends_at:
-                    raise TimeoutExpired(
-                        f"another process has held {path} for {deadline.total_seconds():.0f} s; "
-                        "end it, or delete the file if there is none",
-                        activity="waiting for another process to decode the data",
-                        path=path,
-                    ) from None
-                pause.wait(_POLL_S)
-            except OSError:
-                logger.warning("no file locks on %s; processes may decode twice", path.parent)
-                break
-        yield
 
 
 def write_arrays(folder: Path, source: Source) -> dict[str, Any]:

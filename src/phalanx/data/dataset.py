@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.data.base import Array, Scale, Source
+from phalanx.data.base import Array, FileSource, Scale, Source
 from phalanx.data.cache import CachedData, CachedPart, open_cached
 from phalanx.data.normalize import Normalizer, Statistics
 from phalanx.data.order import Indices, random_order
@@ -167,8 +167,13 @@ def open_dataset(
         DataError: A file is missing or damaged.
     """
     started = time.perf_counter()
-    source = open_source(spec, data_root=data_root)
-    cached = open_cached(source, cache_root=cache_root)
+    source = open_source(spec, data_root=data_root, cache_root=cache_root)
+    try:
+        cached = open_cached(source, cache_root=cache_root)
+    except DataError as error:
+        if not isinstance(source, FileSource):
+            raise
+        raise source.in_users_words(error) from error
     cache_s = time.perf_counter() - started
     _check_fit(spec, cached)
     held_out = 0.0 if cached.validation is not None else spec.validation

@@ -11,19 +11,28 @@ from typing import cast
 import numpy as np
 from typing_extensions import override
 
-from phalanx.data.base import PartName, Samples, Source
+from phalanx.data.base import FileSource, PartName, Samples, Source
 from phalanx.data.catalogue import CATALOGUE
 from phalanx.data.directory import Located, locate
 from phalanx.errors import DataError, PhalanxError, SpecError
 from phalanx.spec.data import SOURCES, DataSpec, is_path
 from phalanx.spec.data_files import CsvSettings, ImageFolderSettings, TextSettings
 from phalanx.spec.registry import load
+from phalanx.spec.urls import is_url
 
 _SCALE = 15  # stored values are 0..16; times 15 they fill a byte without overflowing it
 
 
-def open_source(spec: DataSpec, *, data_root: Path) -> Source:
-    """Find the data set that a job asks for; the spec's `directory` beats `data_root`."""
+def open_source(spec: DataSpec, *, data_root: Path, cache_root: Path) -> Source:
+    """Find the data set that a job asks for, and copy it here if it is one by URL.
+
+    Args:
+        spec: The job's data; its `directory` beats `data_root`.
+        data_root: Directory of data sets.
+        cache_root: Directory of decoded data, and of copies of files by URL.
+    """
+    if is_url(spec.name):
+        return _from_url(spec, cache_root)
     root = Path(spec.directory).expanduser() if spec.directory is not None else data_root
     if is_path(spec.name):
         path = _existing(spec.name, root)
@@ -88,7 +97,19 @@ def source_of(located: Located) -> Source:
     return CifarSource(located)
 
 
-def _from_path(path: Path, spec: DataSpec) -> Source:
+def _from_url(spec: DataSpec, cache_root: Path) -> Source:
+    from phalanx.data.url_files import local_files
+
+    path = local_files(spec.name, cache_root=cache_root, limit_bytes=spec.copies_bytes)
+    try:
+        source = _from_path(path, spec)
+    except DataError as error:
+        raise DataError(str(error).replace(str(path), spec.name), path=spec.name) from error
+    source.address = spec.name
+    return source
+
+
+def _from_path(path: Path, spec: DataSpec) -> FileSource:
     if path.is_file() and path.suffix == ".npz" and spec.modalities:
         from phalanx.data.npz import NpzModalitiesSource
 

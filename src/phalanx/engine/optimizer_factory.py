@@ -89,6 +89,11 @@ class OptimizerFactory:
             return ()
         return tuple(slot.start for slot in self._layout.slots[1:])
 
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """Return the places where slices have to meet: between parameters of two optimisers."""
+        return ()
+
     def build(self, parameters: Tensor, within: Range | None = None) -> FlatOptimizer:
         """Make an optimiser over a slice.
 

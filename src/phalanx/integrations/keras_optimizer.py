@@ -19,6 +19,12 @@ class KerasOptimizer(Optimizer):
         optimizer: Built over these variables.
     """
 
+    why_not_served = (
+        "an optimiser of Keras updates whole variables of its own process, with a count and a "
+        "schedule beside them, which parameter servers cannot make of slices; train Keras models "
+        "under allreduce or local_sgd"
+    )
+
     def __init__(self, variables: list[Any], optimizer: Any) -> None:
         self._keras = optimizer
         self._variables = variables

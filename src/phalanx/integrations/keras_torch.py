@@ -21,6 +21,7 @@ from typing_extensions import override
 from phalanx.errors import SpecError
 from phalanx.integrations.epoch_feed import EpochFeed
 from phalanx.integrations.keras_optimizer import KerasOptimizer
+from phalanx.program.current import running_session
 from phalanx.program.current import session as current_session
 from phalanx.program.session import ScriptSession
 
@@ -45,9 +46,25 @@ def distribute(model: Any) -> Any:
     _refuse(model)
     if getattr(model, "_shares_fit", False):
         return model
-    model.fit = SharedFit(model, current_session())
+    model.fit = SharedFit(model, current_session(), type(model).fit)
     model._shares_fit = True
     return model
+
+
+def fit_shared(model: Any, fit: Callable[..., Any], *args: Any, **others: Any) -> Any:
+    """Train by a plain `fit` call of a launched script with all workers.
+
+    Args:
+        model: A compiled Keras model on the torch backend.
+        fit: Its own `fit`.
+        args: Of the call.
+        others: Of the call.
+
+    Raises:
+        SpecError: It cannot be trained so that the number of workers makes no difference.
+    """
+    _refuse(model)
+    return SharedFit(model, running_session(), fit)(*args, **others)
 
 
 def _refuse(model: Any) -> None:
@@ -79,12 +96,13 @@ class SharedFit:
     Args:
         model: Whose `fit` it is.
         session: Of the script.
+        fit: Keras' own.
     """
 
-    def __init__(self, model: Any, session: ScriptSession) -> None:
+    def __init__(self, model: Any, session: ScriptSession, fit: Callable[..., Any]) -> None:
         self._model = model
         self._session = session
-        self._fit = type(model).fit
+        self._fit = fit
 
     def __call__(
         self,

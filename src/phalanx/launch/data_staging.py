@@ -22,9 +22,11 @@ from phalanx.launch.code_package import CodePackage, pack
 from phalanx.launch.data_lookup import DataFound, DataLocation, DataQuery
 from phalanx.launch.preflight_host import CACHE, PreflightHost, for_each_host, unfit
 from phalanx.spec.data import DataSpec, is_path
+from phalanx.spec.urls import is_url
 
 MAX_DATA_BYTES = 256 << 20
 _LOOK_S = 600.0
+_COPY_S = 6 * 3600.0  # machines copy files by URL themselves
 
 
 def stage_data(
@@ -55,6 +57,13 @@ def stage_data(
     if not absent:
         return
     size_bytes = sum(path.stat().st_size for path in files.values())
+    if is_url(spec.name):
+        said = {
+            one.name: there.reasons[0]
+            for one, there in zip(machines, found, strict=True)
+            if there.location is None
+        }
+        raise unfit(said, len(machines))
     if not files or size_bytes > MAX_DATA_BYTES:
         advice = (
             f"{spec.name} is not there, and it is too large to be sent ({size_bytes >> 20} MiB, "
@@ -68,6 +77,8 @@ def stage_data(
 
 def locations_of(spec: DataSpec, data_root: Path) -> list[DataLocation]:
     """Return the candidate locations of the data on a machine: as here, and the default one."""
+    if is_url(spec.name):
+        return [DataLocation(data=_mapping(spec), root=f"{CACHE}/data")]
     here = spec
     if spec.directory is not None:
         here = spec.model_copy(update={"directory": str(Path(spec.directory).expanduser())})
@@ -82,10 +93,10 @@ def locations_of(spec: DataSpec, data_root: Path) -> list[DataLocation]:
 
 
 def data_files(spec: DataSpec, data_root: Path) -> dict[str, Path]:
-    """Return the files of a data set by archive name; empty for generated data."""
+    """Return the files of a data set by archive name; empty for generated data and data by URL."""
     root = Path(spec.directory).expanduser() if spec.directory is not None else data_root
     entry = CATALOGUE.get(spec.name)
-    if spec.is_outside:
+    if spec.is_outside or is_url(spec.name):
         return {}
     if entry is not None:
         if not entry.files:
@@ -132,14 +143,15 @@ def _look(
     question = DataQuery(
         locations=list(locations), cache_root=f"{CACHE}/cache", fingerprint=fingerprint
     )
+    limit_s = _COPY_S if any(is_url(str(one.data["name"])) for one in locations) else _LOOK_S
     order: dict[str, Any] = {
         "do": "run",
         "command": [one.python, "-m", "phalanx.launch.data_lookup"],
         "environment": {"PYTHONPATH": ":".join(one.code)},
         "input": msgspec.json.encode(question).decode(),
-        "limit_s": _LOOK_S,
+        "limit_s": limit_s,
     }
-    done = one.session.ask(order, _LOOK_S)
+    done = one.session.ask(order, limit_s)
     if done["code"] != 0:
         said = (done["stderr"].strip() or "nothing").splitlines()[-1]
         raise LaunchError(f"searching for data there failed: {said}")

@@ -54,7 +54,7 @@ class LocalLauncher(Launcher):
             self._keep_private()
         ensure_descriptors(num_machines=0, num_processes=request.job.processes.total)
         # Reports missing files before anything is started.
-        open_source(request.job.data, data_root=request.data_root)
+        open_source(request.job.data, data_root=request.data_root, cache_root=request.cache_root)
         if not request.force:
             notes = check_fit(
                 request.job,

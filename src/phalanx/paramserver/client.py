@@ -158,7 +158,14 @@ class Client:
         self.wait(deadline, on_idle)
 
     def begin(
-        self, *, num_samples: int, weight: float = 1.0, ticket: int = 0, options: bytes = b""
+        self,
+        *,
+        num_samples: int,
+        weight: float = 1.0,
+        ticket: int = 0,
+        options: bytes = b"",
+        continues: bool = False,
+        ends: bool = True,
     ) -> None:
         """Start a push; `wait` must have returned for the one before.
 
@@ -167,18 +174,21 @@ class Client:
             weight: The gradient is this times the mean over the samples.
             ticket: Batch that it was computed from, if the coordinator assigned it.
             options: Of the update, where the servers do not know them.
+            continues: Whether the push before was of the same batch.
+            ends: Whether this is the last push of its batch.
         """
         push = msgspec.structs.replace(
             self._header(BulkOp.PUSH, 0, self.clock + 1),
             ticket=ticket,
             num_samples=num_samples,
             weight=weight,
+            flags=Flag.CONTINUES if continues else 0,
         )
         self._advance(ClientEvent.BEGIN, Pushing(push))
         self._unconfirmed.clear()  # whoever does not know this worker will ask who pushes
         self.clock += 1
-        self._ticket = ticket
-        self._push.begin(options)
+        self._ticket = ticket if ends else 0
+        self._push.begin(options, continues=continues)
         self._pulled.expect_all()
         self._progress_s = time.monotonic()
 
@@ -195,9 +205,23 @@ class Client:
         self._push.finish()
         self._send_push()
 
-    def skip(self, *, ticket: int = 0) -> None:
-        """Push without a gradient, as this worker had no samples."""
-        self.begin(num_samples=0, weight=0.0, ticket=ticket)
+    def set_aside(self) -> None:
+        """Leave all other gradients to the next push of the same batch."""
+        self._push.set_aside()
+        self._send_push()
+
+    def skip(
+        self,
+        *,
+        ticket: int = 0,
+        num_samples: int = 0,
+        continues: bool = False,
+        ends: bool = True,
+    ) -> None:
+        """Push without a gradient, as this worker had no samples or made no step of them."""
+        self.begin(
+            num_samples=num_samples, weight=0.0, ticket=ticket, continues=continues, ends=ends
+        )
         self._push.skip()
         self._send_push()
 
@@ -268,7 +292,7 @@ class Client:
         self.attend()
 
     def acknowledged(self, server: int) -> int:
-        """Return the ticket of the last push if a server has answered all of it; 0: it has not."""
+        """Return the ticket that a server has answered all of with the last push; 0: none."""
         return 0 if self._pulled.awaits(server) else self._ticket
 
     def attend(self) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from phalanx.consistency.shards import Segment, ShardLayout
 from phalanx.paramserver.compression import Encoder
 from phalanx.paramserver.connection import ServerConnections
-from phalanx.wire.bulk import BulkOp, Header, Kind
+from phalanx.wire.bulk import BulkOp, Flag, Header, Kind
 
 
 class OutgoingPush:
@@ -46,6 +46,8 @@ class OutgoingPush:
         self._missing: list[int] = []
         self._payloads: dict[int, memoryview | None] = {}
         self._unsent: dict[int, None] = {}
+        self._brought: set[int] = set()  # segments that pushes of this batch have brought
+        self._aside: set[int] = set()  # those that this push does not bring
         self._sent_s: dict[int, float] = {}
 
     @property
@@ -58,13 +60,17 @@ class OutgoingPush:
         """Whether every segment of the gradient is final."""
         return not any(self._missing)
 
-    def begin(self, options: bytes = b"") -> None:
+    def begin(self, options: bytes = b"", *, continues: bool = False) -> None:
         """Begin a push; no part of its gradient is final yet.
 
         Args:
             options: Of the update, sent along; see `wire.push_options`.
+            continues: Whether the push before was of the same batch.
         """
         self.num_begun += 1
+        if not continues:
+            self._brought.clear()
+        self._aside.clear()
         self._options = options
         self.first_sent_s = None
         self.held_until_s = 0.0
@@ -89,11 +95,15 @@ class OutgoingPush:
                 self._encode(segment)
 
     def skip(self) -> None:
-        """Push segments without a gradient."""
+        """Push segments without a gradient, where no push of this batch has brought one."""
         for segment in self._layout.segments:
-            self._missing[segment.index] = 0
-            self._payloads[segment.index] = None
-            self._unsent[segment.index] = None
+            self._leave_empty(segment, aside=segment.index in self._brought)
+
+    def set_aside(self) -> None:
+        """Leave all other segments to another push of this batch."""
+        for segment in self._layout.segments:
+            if self._missing[segment.index] > 0:
+                self._leave_empty(segment, aside=True)
 
     def is_sent(self, index: int) -> bool:
         """Return whether a segment has been passed to ZeroMQ."""
@@ -132,7 +142,14 @@ class OutgoingPush:
         until_s = self._sent_s.get(server, 0.0) + held_s
         self.held_until_s = max(self.held_until_s, until_s)
 
+    def _leave_empty(self, segment: Segment, *, aside: bool) -> None:
+        self._missing[segment.index] = 0
+        self._payloads[segment.index] = None
+        self._unsent[segment.index] = None
+        (self._aside if aside else self._brought).add(segment.index)
+
     def _encode(self, segment: Segment) -> None:
+        self._brought.add(segment.index)
         gradient = self._gradients[segment.start : segment.stop]
         # Staged, because the next gradient overwrites the buffer during the transfer.
         if self._staged is not None:
@@ -152,6 +169,7 @@ class OutgoingPush:
             ticket=push.ticket,
             segment=index,
             kind=Kind.NOTHING if payload is None else self._encoder.kind,
+            flags=push.flags | (Flag.ASIDE if index in self._aside else 0),
             num_samples=push.num_samples,
             weight=push.weight,
             num_bytes=0 if payload is None else payload.nbytes,

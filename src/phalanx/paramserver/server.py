@@ -336,6 +336,8 @@ class Server:
             num_samples=header.num_samples,
             ticket=header.ticket,
             options=options,
+            is_aside=bool(header.flags & Flag.ASIDE),
+            continues=bool(header.flags & Flag.CONTINUES),
         )
         self._answer(self._shard.deliver(arrival, time.monotonic()))
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from phalanx.consistency.policy import ConsistencyPolicy, PushOutcome, Update
 from phalanx.consistency.shards import Segment
 from phalanx.paramserver.compression import Received
+from phalanx.paramserver.gathering import ArrivedSegment, UpdateGathering
 from phalanx.paramserver.ledger import Ledger, SegmentTickets
 from phalanx.paramserver.update import Contribution, SliceUpdater, StepSize
 from phalanx.wire.push_options import PushOptions
@@ -37,6 +38,10 @@ class PushedSegment:
     ticket: int = 0
     options: PushOptions | None = None
     """Of the update, if the worker's script decides them."""
+    is_aside: bool = False
+    """Whether another push of the same batch brings this segment."""
+    continues: bool = False
+    """Whether an earlier push was of the same batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,37 +73,6 @@ class _WorkerState:
     complete_s: float | None = None
     """Time at which the present push was complete."""
     held_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrived:
-    """A segment of a push that waits to be applied."""
-
-    contribution: Contribution
-    ticket: int
-    num_samples: int
-
-
-@dataclass
-class _Gathering:
-    """An update whose gradients are arriving."""
-
-    pushes: set[tuple[int, int]] = field(default_factory=set)
-    arrived: dict[int, dict[tuple[int, int], _Arrived]] = field(default_factory=dict)
-    done: set[int] = field(default_factory=set)
-    """Segments that have been applied."""
-    lr: float | None = None
-    """Set when the members are final."""
-    weight: float = 1.0
-    """Factor of the gradient, set with `lr`."""
-    options: PushOptions | None = None
-    options_from: tuple[int, int] = (-1, 0)
-    """Step of the ticket that they came with, and its part, counted backwards."""
-
-    def take_options(self, options: PushOptions, step: int, part: int) -> None:
-        """Follow the latest step, and in it the first part: the chief's, which has all steps."""
-        if (step, -part) > self.options_from:
-            self.options, self.options_from = options, (step, -part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +141,7 @@ class Shard:
         self._num_parts = num_parts
         self._step_size = step_size
         self._workers: dict[int, _WorkerState] = {}
-        self._gatherings: dict[int, _Gathering] = {}
+        self._gatherings: dict[int, UpdateGathering] = {}
         self._touched: set[int] = set()
         self._held_s: dict[int, float] = {}
 
@@ -281,7 +255,7 @@ class Shard:
 
     def _begin(self, state: _WorkerState, arrival: PushedSegment, now_s: float) -> None:
         # A batch of which any segment was taken before brings no new samples.
-        repeated = self.ledger.is_known(arrival.ticket)
+        repeated = not arrival.continues and self.ledger.is_known(arrival.ticket)
         state.clock = arrival.clock
         state.missing = len(self.segments)
         state.released = False
@@ -296,8 +270,11 @@ class Shard:
         state.update = outcome.update
         state.dropped = outcome.update is None
         if outcome.update is not None:
-            gathering = self._gatherings.setdefault(outcome.update, _Gathering())
-            gathering.pushes.add((arrival.worker, arrival.clock))
+            gathering = self._gatherings.setdefault(outcome.update, UpdateGathering())
+            push = (arrival.worker, arrival.clock)
+            gathering.pushes.add(push)
+            if arrival.continues:
+                gathering.counted_before[push] = arrival.num_samples
             if arrival.options is not None:
                 step, part = divmod(arrival.ticket - 1, self._num_parts)
                 gathering.take_options(arrival.options, step, part)
@@ -306,12 +283,12 @@ class Shard:
     def _store(self, number: int, arrival: PushedSegment) -> None:
         gradient, weight = arrival.gradient, arrival.weight
         # A batch computed twice, by a lost worker and its substitute: each segment counts once.
-        is_new = self.ledger.claim(arrival.ticket, arrival.index)
+        is_new = not arrival.is_aside and self.ledger.claim(arrival.ticket, arrival.index)
         if not is_new:
-            self.num_repeated += 1
+            self.num_repeated += not arrival.is_aside
             gradient, weight = None, 0.0
         arrived = self._gatherings[number].arrived.setdefault(arrival.index, {})
-        arrived[arrival.worker, arrival.clock] = _Arrived(
+        arrived[arrival.worker, arrival.clock] = ArrivedSegment(
             Contribution(arrival.worker, gradient, weight),
             ticket=arrival.ticket if is_new else 0,
             num_samples=arrival.num_samples if is_new else 0,
@@ -323,6 +300,7 @@ class Shard:
             return
         push = (worker, state.clock)
         gathering.pushes.discard(push)
+        gathering.counted_before.pop(push, None)
         for index, arrived in gathering.arrived.items():
             if push in arrived:
                 self.ledger.give_back(arrived.pop(push).ticket, index)
@@ -343,7 +321,7 @@ class Shard:
                 self._touched.add(release.worker)
 
     def _close(self, update: Update) -> None:
-        gathering = self._gatherings.setdefault(update.number, _Gathering())
+        gathering = self._gatherings.setdefault(update.number, UpdateGathering())
         gathering.lr = self._step_size.of(
             update,
             samples_seen=self.samples_seen,
@@ -355,16 +333,17 @@ class Shard:
         for member in update.members:
             self.staleness.add(member.worker, member.staleness)
             self.samples_seen += member.num_samples
+        self.samples_seen -= sum(gathering.counted_before.values())
         for index in list(gathering.arrived):
             self._try_apply(update.number, index)
 
     def _try_apply(self, number: int, index: int) -> None:
         gathering = self._gatherings.get(number)
-        if gathering is None or gathering.lr is None or not self._is_here(gathering, index):
+        if gathering is None or gathering.lr is None or not gathering.is_here(index):
             return
         options = gathering.options
         if self.updater.needs_norm or (options is not None and options.clip_norm is not None):
-            if all(self._is_here(gathering, i) for i in range(len(self.segments))):
+            if all(gathering.is_here(i) for i in range(len(self.segments))):
                 self._apply_clipped(number, gathering, gathering.lr)
             return
         gradient = self._combine(gathering, index)
@@ -372,7 +351,7 @@ class Shard:
             self.updater.move(index, gradient, gathering.lr, options=options)
         self._applied(number, gathering, index)
 
-    def _apply_clipped(self, number: int, gathering: _Gathering, lr: float) -> None:
+    def _apply_clipped(self, number: int, gathering: UpdateGathering, lr: float) -> None:
         # Copies, because `combine` reuses its scratch memory.
         gradients = [
             None if gradient is None else gradient.clone()
@@ -391,17 +370,13 @@ class Shard:
                 self.updater.move(i, gradient, lr, gradient_norm=norm, options=gathering.options)
             self._applied(number, gathering, i)
 
-    def _is_here(self, gathering: _Gathering, index: int) -> bool:
-        arrived = gathering.arrived.get(index, ())
-        return index not in gathering.done and len(arrived) == len(gathering.pushes)
-
-    def _combine(self, gathering: _Gathering, index: int) -> Tensor | None:
+    def _combine(self, gathering: UpdateGathering, index: int) -> Tensor | None:
         # By worker, not by arrival: bsp then gives the same bits in every run.
         arrived = gathering.arrived.get(index, {})
         contributions = [arrived[push].contribution for push in sorted(arrived)]
         return self.updater.combine(index, contributions, update_weight=gathering.weight)
 
-    def _applied(self, number: int, gathering: _Gathering, index: int) -> None:
+    def _applied(self, number: int, gathering: UpdateGathering, index: int) -> None:
         self.applied[index] += 1
         # Without a barrier only the pushing worker can have waited for this.
         if self.policy.rule.barrier:

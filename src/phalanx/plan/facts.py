@@ -170,7 +170,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     script_s: float = 0.0
     """Time that a user's script takes between epochs and after the last one."""
     in_step_only: bool = False
-    """Whether its workers must step together all the time, as a script with two optimisers."""
+    """Whether its workers must step together all the time, as those with streams of their own."""
 
     def batch(self, num_workers: int) -> int:
         """Return the samples of one step over all workers."""

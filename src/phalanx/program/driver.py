@@ -112,11 +112,9 @@ class LaunchedDriver:
         if model is None:
             raise EngineError("the script has called optimizer.step() before its loop has begun")
         model.check_groups()
-        if len(model.replicas) > 1:
-            return self.script.ask(StepEntered(index))
         # A scheduler warns otherwise that it comes before the first step.
-        model.setups[0].optimizer._opt_called = True  # type: ignore[attr-defined]
-        if model.is_served:
+        model.setups[index].optimizer._opt_called = True  # type: ignore[attr-defined]
+        if model.is_served or len(model.replicas) > 1:
             return self.script.ask(StepEntered(index))
         return None if self.skips_step else apply()
 

@@ -150,7 +150,8 @@ class ScriptModel:
         ]
         sizes = [sum(p.numel() for p in named.values()) for named in trained]
         self.parameters = torch.empty(sum(sizes))
-        gradients = torch.zeros(sum(sizes))
+        self.gradients = gradients = torch.zeros(sum(sizes))
+        """What the script's backward passes found, of all models."""
         self._statistics = FlatBuffers(self.module)
         self._frozen = {n: p.data for n, p in self.module.named_parameters() if not p.requires_grad}
         self._num_held = [_num_held(one) for one in setups]
@@ -243,6 +244,13 @@ class ScriptModel:
             EngineError: It is of another script.
         """
         own = self.state()
+        served = [key for key in state if key.startswith("optimizer/") and key not in own]
+        if served:
+            raise EngineError(
+                "the run was trained by parameter servers or a switch, so that the state of the "
+                "script's optimiser is in their form; resume it under such a strategy, or begin "
+                "anew from its weights by phalanx.open_run(RUN).load_into(model)"
+            )
         for key in sorted((own.keys() | state.keys()) - {SCRIPT}):
             here = tuple(own[key].shape) if key in own else "nothing"
             saved = tuple(state[key].shape) if key in state else "nothing"

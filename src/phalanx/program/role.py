@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -12,6 +11,7 @@ from phalanx.comm.base import Collective
 from phalanx.errors import SpecError
 from phalanx.program.current import set_session
 from phalanx.program.driver import LaunchedDriver
+from phalanx.program.keras_hook import shared_fit
 from phalanx.program.model import ScriptModel
 from phalanx.program.network_record import record_script_network
 from phalanx.program.output import relay_output
@@ -20,17 +20,16 @@ from phalanx.program.script import Script, ScriptEnded, run_file
 from phalanx.program.seeds import session_seed
 from phalanx.program.served_role import is_served, run_served
 from phalanx.program.session import Declared, ScriptSession
-from phalanx.program.several import SeveralModels
+from phalanx.program.several import attach_strategy
 from phalanx.program.source import BatchCut, seed_all
 from phalanx.program.stall_watch import StallWatch
 from phalanx.program.taps import tapped_backward, tapped_clipping
 from phalanx.program.trainer import ScriptTrainer, describe_data
-from phalanx.program.trial import describe_script, trial_end, trial_job
+from phalanx.program.trial import locate_script, record_script, trial_end, trial_job
 from phalanx.program.turn import LossScale, start_sum
 from phalanx.program.turns import ScriptTurns
 from phalanx.records.events import Warned
 from phalanx.spec.program import PRECISION, complete_job
-from phalanx.strategy.base import Strategy, build_strategy
 from phalanx.wire.messages import Done
 from phalanx.wire.program import ScriptDeclared, ScriptPrinted
 from phalanx.worker.checkpoint import Checkpoints
@@ -58,12 +57,12 @@ def run_program(context: WorkerContext) -> Done:
     driver = LaunchedDriver(BatchCut.of(context.job, rank))
     session = ScriptSession(driver)
     script = driver.script = Script(
-        lambda: run_file(_locate(context), program.args), name=program.name
+        lambda: run_file(locate_script(context), program.args), name=program.name
     )
     seed_all(context.job.seed)
     set_session(session)
     taps = tapped_backward(driver.backward), tapped_clipping(driver.clip)
-    with relay_output(context), taps[0], taps[1]:
+    with relay_output(context), taps[0], taps[1], shared_fit():
         request = script.resume()
         if isinstance(request, ScriptEnded):
             raise SpecError(_no_loop(program.name, session))
@@ -93,14 +92,6 @@ def _tell(context: WorkerContext, text: str) -> None:
         text = f"{context.spec.process} {text}"
         context.log.record(Warned(message=text))
         context.control.send(ScriptPrinted(text))
-
-
-def _locate(context: WorkerContext) -> Path:
-    """Return the script: the copy that was sent to this machine, or the file itself."""
-    assert context.job.program is not None
-    path = Path(context.job.program.script)
-    sent = Path.cwd() / path.name
-    return sent if not context.spec.shared_run_dir and sent.exists() else path
 
 
 def _no_loop(name: str, session: ScriptSession) -> str:
@@ -172,7 +163,7 @@ def _train(
     model = ScriptModel(declared.setups, turns, bucket_bytes=job.strategy.bucket_size)
     driver.model = model
     record_script_network(context, model)
-    strategy = _attached(context, model, turns, collective)
+    strategy = attach_strategy(job.strategy, model.replicas, collective, turns=turns)
     startup_s = context.record_start(PRECISION, "the script decides")
     name = driver.script.name
     setup = TrainSetup(
@@ -191,16 +182,8 @@ def _train(
         driver.script.abandon()
     outcome = loop.conclude(precision=PRECISION, startup_s=startup_s)
     if context.spec.rank == 0:
-        context.log.record(describe_script(_locate(context), declared, trainer.between_s))
+        state = first.optimizer.state
+        moments = next((list(kept.values()) for kept in state.values()), [])
+        held = next((one.numel() for one in state), 0)
+        record_script(context, declared, turns, moments, num_parameters=held)
     return Done(times=loop.times(), outcome=outcome)
-
-
-def _attached(
-    context: WorkerContext, model: ScriptModel, turns: ScriptTurns, collective: Collective
-) -> Strategy:
-    parts = []
-    for replica in model.replicas:
-        part = build_strategy(context.job.strategy)
-        part.attach(replica, collective)
-        parts.append(part)
-    return parts[0] if len(parts) == 1 else SeveralModels(parts, turns)

@@ -71,7 +71,8 @@ class ScriptServedWorker(ParameterServerWorker):
         self._seed = seed
         self._in_rounds = in_rounds
         self._look: ReadAndEvaluate | None = None
-        self._optimizer: dict[str, torch.Tensor] = {}
+        self.optimizer: dict[str, torch.Tensor] = {}
+        """The chief's: the state of the optimiser as servers last wrote it."""
         self._totals: FigureTotals | None = None
         self._evaluation = _Evaluation()
         super().__init__(context, basis, stack, start=start, slowdown=slowdown)
@@ -92,6 +93,10 @@ class ScriptServedWorker(ParameterServerWorker):
             seed=self._seed,
             in_rounds=self._in_rounds,
         )
+
+    @override
+    def _num_pushes(self) -> int:
+        return len(self._model.setups)
 
     @override
     def _recorded_rate(self) -> Callable[[int], float]:
@@ -120,12 +125,12 @@ class ScriptServedWorker(ParameterServerWorker):
     @override
     def _report_pause(self) -> None:
         # What the script does after its last step belongs to the state at the gate.
-        self._turns.leave_only_step()
+        self._turns.leave_last_step()
         super()._report_pause()
 
     @override
     def _hand_over(self, order: HandOver) -> None:
-        self._turns.leave_only_step()
+        self._turns.leave_last_step()
         super()._hand_over(order)
 
     def _restore_script(self, start: PhaseEntry) -> None:
@@ -154,7 +159,7 @@ class ScriptServedWorker(ParameterServerWorker):
         self._client.pull(self._limit("the servers' state"), self._read_inbox)
         set_statistics(self._model, order.statistics)
         if context.spec.rank == 0:
-            self._optimizer = read_optimizer(context.store, self.layout)
+            self.optimizer = read_optimizer(context.store, self.layout)
         at = (order.part, order.epoch)
         if order.part is not None and self._evaluation.at != at:
             context.metrics.activity = f"running {self._context.job.model_name} after its loop"
@@ -217,7 +222,7 @@ class ScriptServedWorker(ParameterServerWorker):
 
     def _write(self, order: Save) -> None:
         self._model.check()
-        saved = save_served(self._checkpoints, order, self._model, self._optimizer)
+        saved = save_served(self._checkpoints, order, self._model, self.optimizer)
         self._context.control.send(ScriptSaved(saved))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -23,8 +24,11 @@ from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.optimizer_factory import OptimizerFactory
 from phalanx.engine.recipe import OptimizerRecipe
 from phalanx.engine.result import StepResult
+from phalanx.engine.torch_rule import TorchRule
 from phalanx.errors import EngineError, SpecError
-from phalanx.program.model import SCRIPT, ScriptModel
+from phalanx.program.gradients import ScriptGradients
+from phalanx.program.joint_optimizer import JointFactory, JointRule, join_layouts
+from phalanx.program.model import SCRIPT, ScriptModel, ScriptReplica
 from phalanx.program.own_stream import OwnStream
 from phalanx.program.session import Declared, ModelSetup
 from phalanx.program.tickets import TicketBatch
@@ -40,11 +44,11 @@ def check_served(declared: Declared) -> None:
     Raises:
         SpecError: It has declared something of that kind.
     """
-    if len(declared.setups) > 1:
-        raise SpecError(
-            "the script has several optimisers, so that one batch is several updates, which "
-            "parameter servers cannot count as one; use allreduce or local_sgd"
-        )
+    for setup in declared.setups:
+        # Optimisers that are not made by a call of their class, such as a framework's, say so.
+        reason = getattr(setup.optimizer, "why_not_served", None)
+        if reason is not None:
+            raise SpecError(str(reason))
     if isinstance(declared.source, OwnStream):
         raise SpecError(
             "session.data(own=True) needs one strategy under which all workers step together, such "
@@ -156,11 +160,31 @@ class UpdateSchedule:
         self._last = (epoch, update, scheduler.last_epoch)
 
 
+class UpdateSchedules:
+    """The schedulers of all models of a script."""
+
+    def __init__(self, setups: Sequence[ModelSetup]) -> None:
+        self._all = [UpdateSchedule(one.scheduler) for one in setups]
+
+    def start_at(self, update: int) -> None:
+        """Note that the schedulers' state is that before an update."""
+        for one in self._all:
+            one.start_at(update)
+
+    def begin(self, epoch: int, update: int) -> None:
+        """Catch up with the updates that this worker has not seen."""
+        for one in self._all:
+            one.begin(epoch, update)
+
+
 class ServedModel(ScriptModel):
-    """A script's one model, whose updates servers make (`engine.trained.WholeReplica`).
+    """A script's models, whose updates servers make (`engine.trained.WholeReplica`).
+
+    A batch is computed by as many calls of `forward_backward` as there are models: each returns
+    where the script steps another optimiser, and reports the gradient of its model.
 
     Args:
-        setups: What the script declared; one.
+        setups: What the script declared.
         turns: Takes turns with it.
         bucket_bytes: Of gradients that travel together; None chooses by model size.
         is_alone: Whether there is no other worker, so that the script may change its gradients.
@@ -177,24 +201,24 @@ class ServedModel(ScriptModel):
         steps: bool = False,
     ) -> None:
         super().__init__(setups, turns, bucket_bytes=bucket_bytes)
-        (self._setup,) = setups
         self._turns = turns
         self._is_alone = is_alone
-        self._flat = self.replicas[0].flat
-        self.factory = make_factory(self._setup, self.layout)
+        self.factory = make_factory(setups, [one.layout for one in self.replicas])
         self.optimizer: FlatOptimizer | None = None
         if steps:
             self.optimizer = self.factory.build(self.parameters)
-            self.replicas[0].step_by(self.optimizer)
-            self._setup.apply = self._step_here
-        self.schedule = UpdateSchedule(self._setup.scheduler)
+            self._step_by(self.optimizer)
+        self.schedule = UpdateSchedules(setups)
         self.serves = True
         """Whether servers make the updates in this phase."""
         self.has_one_server = False
         """Whether one server holds all slices, so that it knows the norm of the gradient."""
         self.gradient_weight = 0.0
         self.update_options = b""
-        self._clip_norm: float | None = None
+        self._batch: TicketBatch | None = None
+        self._stepped: set[int] = set()
+        """Models whose optimisers have stepped in the present batch."""
+        self._clip_norms: list[float | None] = []
         self._written: tuple[int, int] | None = None
         """Epoch, and writes of the script to its parameters when it began."""
 
@@ -206,17 +230,17 @@ class ServedModel(ScriptModel):
     @property
     def layout(self) -> FlatLayout:
         """Which parameter lies where."""
-        return self._flat.layout
+        layouts = [one.layout for one in self.replicas]
+        return layouts[0] if len(layouts) == 1 else join_layouts(layouts)
 
-    @property
+    @cached_property
     def buckets(self) -> tuple[Range, ...]:
         """The ranges of `gradients` that are sent one by one."""
-        return self._flat.buckets
-
-    @property
-    def gradients(self) -> Tensor:
-        """What the script's backward passes found."""
-        return self._flat.gradients
+        found, start = [], 0
+        for one in self.replicas:
+            found += [Range(start + part.start, start + part.stop) for part in one.buckets]
+            start += one.layout.size
+        return tuple(found)
 
     @property
     def buffers(self) -> Tensor:
@@ -226,7 +250,7 @@ class ServedModel(ScriptModel):
     def forward_backward(
         self, batch: Batch, on_bucket_ready: OnBucketReady | None = None, *, step: int
     ) -> StepResult:
-        """Let the script compute a ticket, up to the step of its optimiser.
+        """Let the script compute a ticket, up to the next step of an optimiser.
 
         No bucket is reported if it makes none.
         """
@@ -234,13 +258,9 @@ class ServedModel(ScriptModel):
         weights = self._turns.scale
         assert isinstance(weights, ServedWeights)
         self.gradient_weight = weights.total(batch)
-        self._clip_norm = self._setup.clip_norm
-        if self._compute(batch):
-            self._take_gradient()
-            options = PushOptions.of(self._setup.optimizer.param_groups, self._clip_norm)
-            self.update_options = options.encode()
-            self._flat.arm(on_bucket_ready)
-            self._flat.finish(is_summed=False)
+        index = self._compute(batch)
+        if index is not None:
+            self._report(index, on_bucket_ready)
         return self._turns.take_result(batch)
 
     def pass_over(self, batch: Batch, *, step: int) -> None:
@@ -253,10 +273,12 @@ class ServedModel(ScriptModel):
     def clips_elsewhere(self, parameters: Sequence[Tensor], largest: float) -> bool:
         if not self.serves or self._is_alone or not self.has_one_server:
             return False
-        if not self._flat.is_all(parameters):
-            return False
-        self._clip_norm = largest if self._clip_norm is None else min(self._clip_norm, largest)
-        return True
+        for index, replica in enumerate(self.replicas):
+            if replica.flat.is_all(parameters):
+                known = self._clip_norms[index]
+                self._clip_norms[index] = largest if known is None else min(known, largest)
+                return True
+        return False
 
     def counts(self, batch: Batch) -> bool:
         """Return False: a script's losses are weighed before they are differentiated."""
@@ -283,31 +305,68 @@ class ServedModel(ScriptModel):
         own = self.state()
         self.load_state({name: state.get(name, own[name]) for name in own})
 
-    def _step_here(self) -> None:
-        """Make the step of the script's optimiser in a phase without servers.
+    def _step_by(self, optimizer: FlatOptimizer) -> None:
+        """Make the steps of the script's optimisers in phases without servers.
 
-        By an optimiser in the servers' form, so that its state is carried over as any other.
+        By optimisers in the servers' form, so that their state is carried over as any other.
         """
-        setup, optimizer = self._setup, self.optimizer
-        assert optimizer is not None
-        if setup.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(setup.model.parameters(), setup.clip_norm)
-        self._flat.bring_all_home()
-        options = PushOptions.of(setup.optimizer.param_groups)
-        optimizer.set_options(options.groups)
-        optimizer.step(self.gradients, options.rate)
+        rule = optimizer.rule
+        for index, (setup, replica) in enumerate(zip(self.setups, self.replicas, strict=True)):
+            if isinstance(rule, JointRule):
+                own = rule.rules[index].rule
+                replica.step_by(own)
+            else:
+                assert isinstance(rule, TorchRule)
+                own = rule
+                replica.step_by(optimizer)
+            setup.apply = partial(_step_here, setup, replica, own)
 
-    def _compute(self, batch: TicketBatch) -> bool:
+    def _report(self, index: int, on_bucket_ready: OnBucketReady | None) -> None:
+        """Report the gradient of a model whose optimiser steps."""
+        flat = self.replicas[index].flat
+        self._take_gradient(flat)
+        groups = [group for one in self.setups for group in one.optimizer.param_groups]
+        self.update_options = PushOptions.of(groups, self._clip_norms[index]).encode()
+        first = sum(len(one.buckets) for one in self.replicas[:index])
+
+        def report(bucket: int) -> None:
+            if on_bucket_ready is not None:
+                on_bucket_ready(first + bucket)
+
+        flat.arm(report)
+        flat.finish(is_summed=False)
+
+    def _compute(self, batch: TicketBatch) -> int | None:
+        """Let the script run to the next step of an optimiser; None: it makes no more."""
+        turns = self._turns
+        if batch is not self._batch:
+            self._begin(batch)
+            turns.reach_step(batch, step=batch.update, rank=batch.part)
+        elif turns.entered is not None:
+            turns.leave_step()
+        assert self._written is not None
+        if self._num_writes != self._written[1]:
+            raise _changed_by_hand()
+        index = turns.entered
+        if index is not None and index in self._stepped:
+            raise turns.second_step()
+        self._stepped |= {index} if index is not None else set()
+        return index
+
+    def _begin(self, batch: TicketBatch) -> None:
         turns = self._turns
         turns.epoch = batch.epoch
-        turns.leave_only_step()
+        turns.leave_last_step()
         self.schedule.begin(batch.epoch, batch.update)
+        self._batch = batch
+        self._stepped = set()
+        self._clip_norms = [one.clip_norm for one in self.setups]
         if self._written is None or self._written[0] != batch.epoch:
-            self._written = (batch.epoch, self._flat.num_writes)
-        made = turns.reach_step(batch, step=batch.update, rank=batch.part)
-        if self._flat.num_writes != self._written[1]:
-            raise _changed_by_hand()
-        return made
+            self._written = (batch.epoch, self._num_writes)
+
+    @property
+    def _num_writes(self) -> int:
+        return sum(one.flat.num_writes for one in self.replicas)
 
     def check_kept(self, before: Tensor) -> None:
         """Refuse that the script goes on with other parameters than those before its evaluation.
@@ -317,8 +376,8 @@ class ServedModel(ScriptModel):
         if not torch.equal(before, self.parameters):
             raise _changed_by_hand()
 
-    def _take_gradient(self) -> None:
-        if not self._flat.is_changed(self._turns.gradient_version):
+    def _take_gradient(self, flat: ScriptGradients) -> None:
+        if not flat.is_changed(self._turns.gradient_version):
             return
         if not self._is_alone:
             raise EngineError(
@@ -326,7 +385,16 @@ class ServedModel(ScriptModel):
                 "where each worker has only its part of them under parameter servers; clip by "
                 "session.setup(..., clip_norm=X), or use allreduce or local_sgd"
             )
-        self._flat.bring_all_home()
+        flat.bring_all_home()
+
+
+def _step_here(setup: ModelSetup, replica: ScriptReplica, rule: TorchRule) -> None:
+    if setup.clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_(setup.model.parameters(), setup.clip_norm)
+    replica.flat.bring_all_home()
+    options = PushOptions.of(setup.optimizer.param_groups)
+    rule.set_options(options.groups)
+    rule.update(replica.gradients, options.rate)
 
 
 def _changed_by_hand() -> EngineError:
@@ -336,15 +404,22 @@ def _changed_by_hand() -> EngineError:
     )
 
 
-def make_factory(setup: ModelSetup, layout: FlatLayout) -> OptimizerFactory:
+def make_factory(setups: Sequence[ModelSetup], layouts: Sequence[FlatLayout]) -> OptimizerFactory:
     """Return what makes optimisers like the script's over slices of its parameters.
 
     Raises:
-        SpecError: It cannot be used so; the reason is quoted.
+        SpecError: They cannot be used so; the reason is quoted.
     """
-    recipe = OptimizerRecipe.of(setup.optimizer, setup.model.named_parameters())
     # Regulariser, average and limit of a job: a script has its own.
     spec = TorchOptimizerSpec(name="torch.optim:SGD", lr=1.0)
+    made = [_factory_of(one, layout, spec) for one, layout in zip(setups, layouts, strict=True)]
+    return made[0] if len(made) == 1 else JointFactory(spec, layouts, made)
+
+
+def _factory_of(
+    setup: ModelSetup, layout: FlatLayout, spec: TorchOptimizerSpec
+) -> OptimizerFactory:
+    recipe = OptimizerRecipe.of(setup.optimizer, setup.model.named_parameters())
     factory = OptimizerFactory(spec, layout, recipe=recipe)
     if setup.clip_norm is not None:
         assert factory.recipe is not None

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 
+from torch import Tensor
+
 from phalanx.consistency.rule import rule_for
+from phalanx.engine.torch_rule import BEGUN, NAMED
+from phalanx.errors import EngineError
 from phalanx.program.driver import LaunchedDriver
 from phalanx.program.network_record import record_script_network
 from phalanx.program.served import ScriptServedWorker
@@ -19,10 +24,13 @@ from phalanx.program.stall_watch import StallWatch
 from phalanx.program.switching import ScriptSwitchingWorker
 from phalanx.program.tickets import counted_samples
 from phalanx.program.trainer import describe_data
+from phalanx.program.trial import record_script
 from phalanx.program.turns import ScriptTurns
 from phalanx.spec.job import JobSpec
 from phalanx.spec.program import PRECISION
 from phalanx.wire.messages import Done
+from phalanx.worker.checkpoint import NEWEST, Checkpoints
+from phalanx.worker.checkpoint.state import REPLICA
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.parameter_server.server import first_start, serve
 from phalanx.worker.replica import TrainResources
@@ -47,6 +55,7 @@ def run_served(
     """
     declared, job = session.declared, context.job
     check_served(declared)
+    _refuse_other_state(context)
     switches = len(job.strategy.strategies()) > 1
     if switches:
         check_switched(declared)
@@ -68,7 +77,7 @@ def run_served(
     with ExitStack() as stack:
         if switches:
             startup_s = context.record_start(PRECISION, _REASON)
-            return ScriptSwitchingWorker(
+            done = ScriptSwitchingWorker(
                 context,
                 basis,
                 stack,
@@ -77,6 +86,9 @@ def run_served(
                 turns=turns,
                 driver=driver,
             ).run()
+            assert model.optimizer is not None
+            _record(context, session, turns, model, model.optimizer.state())
+            return done
         in_rounds = rule_for(context.serving).in_rounds(job.workers)
         turns.scale = ServedWeights(declared, in_rounds=in_rounds, is_alone=job.workers == 1)
         worker = ScriptServedWorker(
@@ -90,7 +102,39 @@ def run_served(
             in_rounds=in_rounds,
         )
         worker.run(on_start=lambda: context.record_start(PRECISION, _REASON))
+        _record(context, session, turns, model, worker.optimizer)
         return worker.finish()
+
+
+def _record(
+    context: WorkerContext,
+    session: ScriptSession,
+    turns: ScriptTurns,
+    model: ServedModel,
+    state: Mapping[str, Tensor],
+) -> None:
+    if context.spec.rank == 0:
+        size = model.parameters.numel()
+        record_script(context, session.declared, turns, state.values(), num_parameters=size)
+
+
+def _refuse_other_state(context: WorkerContext) -> None:
+    """Refuse a checkpoint in which the script's own optimiser holds its state.
+
+    Raises:
+        EngineError: The run was trained without servers.
+    """
+    if context.spec.resume is None:
+        return
+    checkpoints = Checkpoints(context.store, context.job.checkpoint)
+    begun = [f"{REPLICA}optimizer/{name}" for name in (BEGUN, f"{NAMED}0:{BEGUN}")]
+    found = checkpoints.load(NEWEST, only=begun)
+    if found is not None and not found.tensors:
+        raise EngineError(
+            "the run was trained without parameter servers, so that the script's optimiser has "
+            "its state, in a form that servers do not take; resume it without them, or begin anew "
+            "from its weights by phalanx.open_run(RUN).load_into(model)"
+        )
 
 
 def _serve(context: WorkerContext, basis: TrainResources, *, switches: bool) -> Done:

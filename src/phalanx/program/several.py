@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from torch import Tensor
 from typing_extensions import override
 
+from phalanx.comm.base import Collective
 from phalanx.data.stream import Batch
+from phalanx.engine.trained import FlatReplica
 from phalanx.program.turn import ScriptBatch
 from phalanx.program.turns import ScriptTurns
-from phalanx.strategy.base import StepFacts, Strategy
+from phalanx.spec.strategy import StrategySpec
+from phalanx.strategy.base import StepFacts, Strategy, build_strategy
+
+
+def attach_strategy(
+    spec: StrategySpec,
+    replicas: Sequence[FlatReplica],
+    collective: Collective,
+    *,
+    turns: ScriptTurns,
+    equal: bool = False,
+) -> Strategy:
+    """Return the strategy of all models of a script, attached to them.
+
+    Args:
+        spec: Of the strategy.
+        replicas: The models.
+        collective: The workers.
+        turns: Takes turns with the script.
+        equal: Whether all workers hold the same parameters already.
+    """
+    parts = []
+    for replica in replicas:
+        part = build_strategy(spec)
+        part.attach(replica, collective, equal=equal)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else SeveralModels(parts, turns)
 
 
 class SeveralModels(Strategy):
@@ -34,16 +61,7 @@ class SeveralModels(Strategy):
         facts = StepFacts(len(batch), 0.0, 0, 0.0, 0.0, 0.0, 0.0)
         self._turns.give(batch, None, step=step_index)
         while (index := self._turns.entered) is not None:
-            made = self._parts[index].step(batch, lr=lr, step_index=step_index)
-            facts = dataclasses.replace(
-                facts,
-                loss_sum=facts.loss_sum + made.loss_sum,
-                forward_s=facts.forward_s + made.forward_s,
-                backward_s=facts.backward_s + made.backward_s,
-                exchange_s=facts.exchange_s + made.exchange_s,
-                apply_s=facts.apply_s + made.apply_s,
-                overlapped_s=facts.overlapped_s + made.overlapped_s,
-            )
+            facts = facts.plus(self._parts[index].step(batch, lr=lr, step_index=step_index))
             self._turns.leave_step()
         return facts
 

@@ -6,15 +6,18 @@ from contextlib import ExitStack
 
 from typing_extensions import override
 
+from phalanx.comm.base import Collective
 from phalanx.consistency.rule import rule_for
-from phalanx.engine.trained import FlatReplica
 from phalanx.program.driver import LaunchedDriver
 from phalanx.program.served import ScriptServedWorker
 from phalanx.program.served_model import ServedModel, ServedWeights
 from phalanx.program.session import ScriptSession
+from phalanx.program.several import attach_strategy
 from phalanx.program.trainer import ScriptTrainer
 from phalanx.program.turn import LossScale, start_sum
 from phalanx.program.turns import ScriptTurns
+from phalanx.spec.strategy import StrategySpec
+from phalanx.strategy.base import Strategy
 from phalanx.worker.context import WorkerContext
 from phalanx.worker.parameter_server.handover import PhaseEntry
 from phalanx.worker.replica import TrainResources
@@ -54,8 +57,10 @@ class ScriptSwitchingWorker(SwitchingWorker):
         self._driver = driver
 
     @override
-    def _stepped(self) -> FlatReplica:
-        return self._model.replicas[0]
+    def _attach(self, spec: StrategySpec, collective: Collective, *, equal: bool) -> Strategy:
+        return attach_strategy(
+            spec, self._model.replicas, collective, turns=self._turns, equal=equal
+        )
 
     @override
     def _make_trainer(self, phase: WorkerContext, setup: TrainSetup) -> ScriptTrainer:
@@ -64,7 +69,7 @@ class ScriptSwitchingWorker(SwitchingWorker):
         first = declared.setups[0]
         self._model.serves = False
         self._driver.collective = setup.collective
-        turns.passes = first.passes
+        turns.passes = first.passes if len(declared.setups) == 1 else None
         turns.scale = LossScale(
             loss=first.loss, count=declared.data.count, total=start_sum(setup.collective)
         )

@@ -82,8 +82,6 @@ class ScriptTrainer(TorchTrainer):
         self._session = session
         self._turns = turns
         self._seed = seed
-        self.between_s = 0.0
-        """Time of the script between epochs and after the last one."""
 
     @override
     def rate(self, samples_seen: int) -> float:
@@ -124,7 +122,6 @@ class ScriptTrainer(TorchTrainer):
             self._check_stream()
             self._model.check()
         spent_s = time.perf_counter() - begin
-        self.between_s += spent_s
         return reported(self._session.reports.pop(part, {}), spent_s)
 
     @override

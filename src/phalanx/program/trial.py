@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -11,10 +12,12 @@ from phalanx.errors import SpecError
 from phalanx.program.own_stream import OwnStream
 from phalanx.program.served_model import check_served
 from phalanx.program.session import Declared
+from phalanx.program.turns import ScriptTurns
 from phalanx.records.script_trained import ScriptTrained
 from phalanx.spec.job import JobSpec
 from phalanx.spec.program import script_digest
 from phalanx.wire.switch import StepLimit
+from phalanx.worker.context import WorkerContext
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -36,33 +39,49 @@ def trial_job(job: JobSpec, num_samples: int) -> JobSpec:
     return job.model_copy(update={"epochs": limit.epoch + 1, "evaluate": "never"})
 
 
-def describe_script(path: Path, declared: Declared, between_s: float) -> ScriptTrained:
-    """Return what plans need to know of a script that has been trained.
+def locate_script(context: WorkerContext) -> Path:
+    """Return the script: the copy that was sent to this machine, or the file itself."""
+    assert context.job.program is not None
+    path = Path(context.job.program.script)
+    sent = Path.cwd() / path.name
+    return sent if not context.spec.shared_run_dir and sent.exists() else path
+
+
+def record_script(
+    context: WorkerContext,
+    declared: Declared,
+    turns: ScriptTurns,
+    state: Iterable[object],
+    *,
+    num_parameters: int,
+) -> None:
+    """Record what plans need to know of a script that has been trained.
 
     Args:
-        path: The script.
-        declared: What it declared.
-        between_s: Time that it took between epochs and after the last one.
+        context: Of the chief.
+        declared: What the script declared.
+        turns: Taken with it.
+        state: What its optimiser keeps of some of its parameters.
+        num_parameters: How many these are.
     """
-    setup, source = declared.setups[0], declared.source
-    held, state = next(iter(setup.optimizer.state.items()), (None, {}))
-    return ScriptTrained(
-        digest=script_digest(path),
-        epochs=declared.epochs or 1,
-        global_batch=source.batch_size * declared.accumulate,
-        num_samples=source.num_samples,
-        num_moments=sum(
-            isinstance(one, torch.Tensor) and held is not None and one.shape == held.shape
-            for one in state.values()
-        ),
-        has_convolutions=any(
-            isinstance(part, _CONVOLUTIONS)
-            for one in declared.setups
-            for part in one.model.modules()
-        ),
-        own_streams=isinstance(source, OwnStream),
-        between_s=between_s,
-        in_step_only=not _fits_servers(declared),
+    source = declared.source
+    kept = sum(one.numel() for one in state if isinstance(one, torch.Tensor) and one.ndim)
+    context.log.record(
+        ScriptTrained(
+            digest=script_digest(locate_script(context)),
+            epochs=declared.epochs or 1,
+            global_batch=source.batch_size * declared.accumulate,
+            num_samples=source.num_samples,
+            num_moments=round(kept / max(1, num_parameters)),
+            has_convolutions=any(
+                isinstance(part, _CONVOLUTIONS)
+                for one in declared.setups
+                for part in one.model.modules()
+            ),
+            own_streams=isinstance(source, OwnStream),
+            between_s=turns.between_s,
+            in_step_only=not _fits_servers(declared),
+        )
     )
 
 

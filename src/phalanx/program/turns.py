@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -41,6 +42,8 @@ class ScriptTurns:
         self._turn: Turn | None = None
         self.epoch = 0
         """Told to the script when it begins one."""
+        self.between_s = 0.0
+        """Time of the script between epochs and after the last one."""
         self.add_up: Callable[[list[float]], list[float]] | None = None
         """Adds what the script reports over workers that form no group."""
 
@@ -126,15 +129,19 @@ class ScriptTurns:
         while isinstance(self._script.pending, BackwardDone):
             self._resume(steps)
 
-    def leave_only_step(self) -> None:
-        """Let the script run on from the step of its one optimiser, if it is there."""
+    def leave_last_step(self) -> None:
+        """Let the script run on from the last step of a batch, if it is there."""
         if isinstance(self._script.pending, StepEntered):
             self._resume()
         if isinstance(self._script.pending, StepEntered):
-            raise EngineError(
-                f"{self._script.name} calls optimizer.step() twice for one batch, of which "
-                "parameter servers make one update; use allreduce or local_sgd"
-            )
+            raise self.second_step()
+
+    def second_step(self) -> EngineError:
+        """Return the error of a script that steps one optimiser twice."""
+        return EngineError(
+            f"{self._script.name} calls optimizer.step() twice for one batch, of which "
+            "parameter servers make one update; use allreduce or local_sgd"
+        )
 
     def _resume(self, answer: object = None) -> None:
         """Let the script run within an epoch, where others wait for it."""
@@ -151,10 +158,12 @@ class ScriptTurns:
 
     def _run_after_loop(self) -> None:
         """Let the script run outside of its loop over batches, where it may report."""
+        begin = time.perf_counter()
         self._script.resume(None)
         while isinstance(request := self._script.pending, WantTotal):
             assert self.add_up is not None, "workers that form a group add by themselves"
             self._script.resume(self.add_up(request.values))
+        self.between_s += time.perf_counter() - begin
 
     def end_epoch(self) -> None:
         """Let the script leave its loop over batches, and run to the next epoch or its end."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.records.event_base import Event as Event
+from phalanx.records.grouped import Grouped as Grouped
 from phalanx.records.measures import PartFigures
 from phalanx.records.refused import Refused as Refused
 from phalanx.records.script_trained import ScriptTrained
@@ -444,5 +445,6 @@ AnyEvent = (
     | Failure
     | Warned
     | Refused
+    | Grouped
     | Finished
 )

@@ -17,7 +17,7 @@ class ScriptTrained(Event):
         has_convolutions: Whether its model has convolutions.
         own_streams: Whether each worker reads data of its own.
         between_s: Time that it took between epochs and after the last one, to evaluate and save.
-        in_step_only: Whether it declares what parameter servers cannot do, such as two optimisers.
+        in_step_only: Whether it declares what parameter servers cannot do, such as own streams.
     """
 
     digest: str

@@ -246,7 +246,11 @@ class TrainedRun:
         Raises:
             DataError: The table has other columns than the one that was trained on.
         """
-        source = open_source(self._data_spec(table), data_root=Path(self._manifest.data_root))
+        source = open_source(
+            self._data_spec(table),
+            data_root=Path(self._manifest.data_root),
+            cache_root=Path(self._manifest.cache_root),
+        )
         if not isinstance(source, CsvSource) or source.has_targets:
             return None
         inputs: npt.NDArray[np.float32] = source.inputs()

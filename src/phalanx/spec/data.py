@@ -14,6 +14,7 @@ from phalanx.spec.base import ListOf, Spec, Words, fault, name_only
 from phalanx.spec.data_files import file_settings
 from phalanx.spec.names import did_you_mean
 from phalanx.spec.registry import Registry, read_args
+from phalanx.spec.urls import is_url, without_secrets
 
 Scheme = Literal[
     "iid",
@@ -189,11 +190,16 @@ MetricName = (
 
 
 def is_path(name: str) -> bool:
-    """Return whether a data name is a user's file or folder; it need not exist on this machine."""
+    """Return whether a data name is a user's file or folder; it need not exist on this machine.
+
+    Addresses count as well: what they name is a file or folder too.
+    """
     return "/" in name or name.endswith(DATA_SUFFIXES)
 
 
 def _known_source_or_path(name: str) -> str:
+    if is_url(name):
+        return without_secrets(name)
     if is_path(name) or name in SOURCES:
         return name
     raise fault(
@@ -207,7 +213,7 @@ def _known_source_or_path(name: str) -> str:
 DataName = Annotated[
     str,
     AfterValidator(_known_source_or_path),
-    Words("a built-in data set, a path or package.module:name"),
+    Words("a built-in data set, a path, a URL or package.module:name"),
 ]
 
 
@@ -217,7 +223,8 @@ class DataSpec(Spec):
     name: DataName
     """digits, mnist, fashion-mnist, kmnist, cifar10; the path of a .npz, .parquet, .csv, .tsv or
     .txt file, or of a folder of .parquet files or images (with a `/`), seen from the job file, else
-    from where `phalanx` is called, else from the data directory; or `package.module:name` of a
+    from where `phalanx` is called, else from the data directory; the address of such a file or
+    folder, as `s3://bucket/folder` or `sftp://host/file.csv`; or `package.module:name` of a
     function that returns data sets or loaders of torch or Hugging Face, arrays or a stream, of a
     `Source`, or of a `SourceKind`."""
     args: dict[str, JsonValue] = {}
@@ -249,6 +256,9 @@ class DataSpec(Spec):
     """Batches prepared ahead of training in the background; 0 prepares them in line."""
     directory: str | None = None
     """Where the files lie; default: the data directory (`PHALANX_DATA`, else the user's cache)."""
+    copies_gb: PositiveFloat = 50.0
+    """Disk space on each machine for copies of files by URL, of all jobs, in gigabytes; those that
+    have not been used for longest give way."""
     input_key: str = "x"
     """Column or array that holds the inputs, for .npz and .parquet."""
     target_key: str = "y"
@@ -303,6 +313,11 @@ class DataSpec(Spec):
         kind = SOURCES.find(self.name)
         assert kind.settings is not None, f"{self.name} has no settings"
         return read_args(kind.settings, self.args, section="data")
+
+    @property
+    def copies_bytes(self) -> int:
+        """Disk space for copies of files by URL, in bytes."""
+        return int(self.copies_gb * 1e9)
 
     @property
     def owns_samples(self) -> bool:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from phalanx.spec.backend import Backend, check_backend
 from phalanx.spec.base import ListOf, Spec, Words, fault
 from phalanx.spec.data import METRICS, BatchSpec, DataField, DataSpec
+from phalanx.spec.elastic import ElasticSpec, check_elastic
 from phalanx.spec.kinds import StrategyField
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.spec.loss import LOSSES, LossField, LossSpec
@@ -26,7 +27,7 @@ from phalanx.spec.optimize import (
 from phalanx.spec.program import EXCHANGE_S, ProgramSpec, check_program
 from phalanx.spec.registry import add_import_path
 from phalanx.spec.schedule import ConstantSpec, ScheduleField
-from phalanx.spec.strategy import ProcessCounts
+from phalanx.spec.strategy import FailureLimit, ProcessCounts
 
 InnerShare = Annotated[float, Field(ge=0, le=1)]
 
@@ -158,6 +159,9 @@ class JobSpec(Spec):
     """Profile operators in some epochs; null: in none."""
     infer: InferSpec | None = None
     """Measure inference latency and throughput at the end; null: do not."""
+    elastic: ElasticSpec | None = None
+    """Go on after losses of workers, with successors; null: a lost worker of a synchronous strategy
+    ends the run."""
     deadlines: DeadlineSpec = DeadlineSpec()
     """Deadlines of waits."""
     inject: ListOf[InjectSpec] = ()
@@ -266,6 +270,7 @@ class JobSpec(Spec):
                 at=("infer",),
             )
         check_backend(self)
+        check_elastic(self)
         return self
 
     def _check_accumulation(self) -> None:
@@ -344,6 +349,12 @@ class JobSpec(Spec):
         counts = self.strategy.processes(self.workers)
         # A script's workers evaluate.
         return counts if self.program is None else replace(counts, evaluators=0)
+
+    @property
+    def tolerated_failures(self) -> FailureLimit:
+        """How often processes may be lost and replaced."""
+        elastic = self.elastic
+        return (elastic or self.strategy).tolerated_failures
 
     @property
     def worker_processes(self) -> int:

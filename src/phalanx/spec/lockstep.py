@@ -56,6 +56,7 @@ class AllreduceSpec(StrategySpec):
     """Encryption of gradients and parameters in transit: always, never, or auto: between machines.
     Processes authenticate in any case."""
     measures_gradient_noise: ClassVar[bool] = True
+    can_regroup: ClassVar[bool] = True
 
     @property
     @override

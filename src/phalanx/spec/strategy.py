@@ -56,6 +56,10 @@ class FailureLimit:
 
     count: int
     window_s: float
+    section: str = "strategy"
+    """Of the job, where both are set."""
+    first_delay_s: float = 0.0
+    """Before the successor of a process that is lost for the first time starts."""
 
 
 class StrategySpec(Spec):
@@ -80,6 +84,10 @@ class StrategySpec(Spec):
     """Whether a worker applies its own update first and then exchanges parameters."""
     measures_gradient_noise: ClassVar[bool] = False
     """Whether its step can measure the gradient noise scale, which `at: auto` of a switch needs."""
+
+    can_regroup: ClassVar[bool] = False
+    """Whether nothing changes before all workers' sums are complete, so that survivors of a loss
+    can do a step again: what `elastic` needs."""
 
     @property
     def synchronous(self) -> bool:

@@ -194,6 +194,21 @@ class SwitchSpec(_Moment, StrategySpec):
         return self
 
     @property
+    def decides(self) -> bool:
+        """Whether the run itself may end a phase early: `at: auto`, or stragglers."""
+        return self.straggler is not None or any(phase.at == "auto" for phase in self.resolved)
+
+    def ends_early(self, strategy: StrategySpec) -> bool:
+        """Return whether a phase of this strategy can end before its moment.
+
+        Its processes then agree on the end, which costs those that rarely exchange too much.
+        """
+        if self.handover == "restart":
+            return False
+        agrees = strategy.updates_on_servers or strategy.measures_gradient_noise
+        return agrees or self.decides
+
+    @property
     @override
     def resolved(self) -> tuple[PhaseSpec, ...]:
         if self.phases:

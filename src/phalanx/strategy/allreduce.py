@@ -22,6 +22,7 @@ from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
 from phalanx.strategy.exchange.base import build_exchange, equalise
 from phalanx.strategy.topology_trial import TopologyTrial
+from phalanx.wire.moments import reach
 
 
 class Allreduce(Strategy):
@@ -50,9 +51,12 @@ class Allreduce(Strategy):
         overlapped_s = self._overlap.end(self._exchange.pending)
         computed = time.perf_counter()
         with span("all_reduce"):
+            noted = self.note.start(result) if self.note is not None else None
             self._exchange.finish()
             if self._replica.counts(batch):
                 self._weigh(batch)
+            if noted is not None:
+                noted.wait()
         self.noise.read_sum(
             self._replica.gradients,
             num_samples=result.num_samples,
@@ -75,6 +79,7 @@ class Allreduce(Strategy):
         with span("all_reduce"):
             self._overlap.look(self._exchange.pending)
             self._exchange.start(index)
+        reach("bucket sent")
 
     def _weigh(self, batch: Batch) -> None:
         """Divide by what the losses of all workers counted, instead of by samples."""

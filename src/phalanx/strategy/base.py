@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, cast
 
 from typing_extensions import override
@@ -23,7 +23,7 @@ from phalanx.spec.strategy import StrategySpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from phalanx.comm.base import Collective
+    from phalanx.comm.base import Collective, Pending
     from phalanx.data.pipeline import Batch
     from phalanx.engine.result import StepResult
     from phalanx.engine.trained import FlatReplica
@@ -77,6 +77,20 @@ class StepFacts:
             result.weight,
         )
 
+    def plus(self, other: StepFacts) -> StepFacts:
+        """Add a further step of the same samples."""
+        waits = (self.wait_s, other.wait_s)
+        return replace(
+            other,
+            loss_sum=self.loss_sum + other.loss_sum,
+            forward_s=self.forward_s + other.forward_s,
+            backward_s=self.backward_s + other.backward_s,
+            exchange_s=self.exchange_s + other.exchange_s,
+            apply_s=self.apply_s + other.apply_s,
+            overlapped_s=self.overlapped_s + other.overlapped_s,
+            wait_s=None if None in waits else sum(one for one in waits if one is not None),
+        )
+
 
 class GradientNoise(Protocol):
     """Measure the squared norms of gradients, from which the noise scale is estimated."""
@@ -86,6 +100,13 @@ class GradientNoise(Protocol):
 
     def take(self) -> tuple[float, float]:
         """Return the squared norms of this worker's mean gradient and of that of all workers."""
+
+
+class StepNote(Protocol):
+    """Exchange a few numbers beside the gradients, before the update."""
+
+    def start(self, result: StepResult) -> Pending:
+        """Start to add up what this worker has computed and what the others have."""
 
 
 class Strategy(ABC):
@@ -98,6 +119,8 @@ class Strategy(ABC):
 
     noise: GradientNoise | None = None
     """Measures the gradient noise scale when asked to; None: this strategy cannot."""
+    note: StepNote | None = None
+    """Goes along with the gradients of each step, where the strategy can regroup; None: nothing."""
 
     def attach(self, replica: FlatReplica, collective: Collective, *, equal: bool = False) -> None:
         """Take over a replica and bring all workers to the same parameters; called once, first.

@@ -323,7 +323,11 @@ def check_plan(manifest: StudyManifest, cores: Sequence[int]) -> None:
     by_data = {job.data.model_dump_json(): (cell, job.data) for cell, job in jobs.items()}
     for cell, data in by_data.values():
         try:
-            open_source(data, data_root=Path(manifest.data_root))
+            open_source(
+                data,
+                data_root=Path(manifest.data_root),
+                cache_root=Path(manifest.cache_root),
+            )
         except (SpecError, DataError) as error:
             raise type(error)(f"{error} (cell {cell})", **error.facts) from error
 

@@ -61,6 +61,8 @@ class Flag(IntEnum):
 
     DROPPED = 1  # the push was too late to count
     HELD = 2  # ENTER: holds version `readver` already; PARAMS: unchanged, nothing is sent
+    ASIDE = 4  # PUSH: another push of the same batch brings this segment
+    CONTINUES = 8  # PUSH: not the first one of its batch, whose samples have been counted
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.wire.elastic import FromMember, ToMember
 from phalanx.wire.parameter_server import FromServing, ToController
 from phalanx.wire.program import FromScript, ToScript
 from phalanx.wire.relay import FromProcess, ToPeers
@@ -218,7 +219,7 @@ class Stop(_Message, frozen=True):
     reason: str
 
 
-FromCoordinator = FromServing | FromSwitch | FromProcess | ToScript
+FromCoordinator = FromServing | FromSwitch | FromProcess | ToScript | ToMember
 FromWorker = (
     Hello
     | Heartbeat
@@ -234,5 +235,6 @@ FromWorker = (
     | ToSplit
     | ToPeers
     | FromScript
+    | FromMember
 )
 FromController = StoredValues | Pong | Stop | FromCoordinator

@@ -146,12 +146,15 @@ class WorkerContext:
         self.log.flush()
         return startup_s
 
-    def layout(self, num_parameters: int, cut_at: Sequence[int] | None) -> ShardLayout:
+    def layout(
+        self, num_parameters: int, cut_at: Sequence[int] | None, borders: Sequence[int] = ()
+    ) -> ShardLayout:
         """Return the slices of the model over servers; equal on every process of the run.
 
         Args:
             num_parameters: Of the model.
             cut_at: Where the optimiser allows cuts; None: anywhere.
+            borders: Between parameters of several optimisers.
         """
         serving = self.serving
         return plan_shards(
@@ -160,4 +163,5 @@ class WorkerContext:
             min_shard_bytes=serving.min_shard_bytes,
             max_shards=serving.max_shards,
             cut_at=cut_at,
+            borders=borders,
         )

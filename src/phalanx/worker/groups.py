@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from torch.distributed import ProcessGroupGloo
@@ -47,9 +47,9 @@ def join_group(
     members = [f"worker-{rank}" for rank in ranks]
     rank = ranks.index(context.spec.rank)
     if context.spec.is_networked or context.job.strategy.needs_own_links:
-        return _join_mesh(context, name, members, rank)
+        return join_mesh(context, name, members, rank)
     group = _join_gloo(context, name, members, rank)
-    return group or _join_mesh(context, f"{name}/again", members, rank)
+    return group or join_mesh(context, f"{name}/again", members, rank)
 
 
 class GlooProof:
@@ -98,9 +98,26 @@ class GlooProof:
         return Deadline.after(limit_s, activity, setting="deadlines.start_s")
 
 
-def _join_mesh(
-    context: WorkerContext, name: str, members: Sequence[str], rank: int
+def join_mesh(
+    context: WorkerContext,
+    name: str,
+    members: Sequence[str],
+    rank: int,
+    *,
+    check: Callable[[], None] = lambda: None,
 ) -> MeshCollective:
+    """Form a group over links of its own; all of its members call this.
+
+    Args:
+        context: Of this worker.
+        name: Of the group, used once.
+        members: Names of its processes, by rank.
+        rank: Of this one.
+        check: Called again and again while the group forms; what it raises ends that.
+
+    Raises:
+        TimeoutExpired: A member did not come in time.
+    """
     deadlines = context.job.deadlines
     return MeshCollective(
         context.control,
@@ -112,6 +129,7 @@ def _join_mesh(
         exchange_s=deadlines.exchange_s,
         encrypt=context.job.strategy.encryption,
         on_refused=partial(_record, context, name),
+        check=check,
     )
 
 

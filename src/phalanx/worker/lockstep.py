@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 import torch
 
+from phalanx.data.pipeline import Batch
 from phalanx.engine.precision import PrecisionChoice
 from phalanx.strategy.base import build_strategy
 from phalanx.wire.messages import Done
@@ -55,7 +56,19 @@ def train_in_lockstep(
     if context.spec.resume is not None:
         loop.restore()
     loop.advance()
-    outcome = loop.conclude(precision=precision.name, startup_s=startup_s)
+    return conclude_job(context, setup, loop, precision=precision.name, startup_s=startup_s)
+
+
+def conclude_job(
+    context: WorkerContext,
+    setup: TrainSetup,
+    loop: TrainLoop[Batch],
+    *,
+    precision: str,
+    startup_s: float,
+) -> Done:
+    """Measure the trained network, all workers together; return what this worker reports."""
+    outcome = loop.conclude(precision=precision, startup_s=startup_s)
     if context.job.infer is not None:
         context.metrics.activity = "answering requests"
         inference = measure_inference(

@@ -3,6 +3,9 @@
 Serves every strategy and every framework; imports none. All workers pass epochs, evaluations and
 checkpoints together; the exchange inside a step belongs to the strategy, its computation to the
 `Trainer`.
+
+Work is done in units: a step, the end of an epoch, a checkpoint. What a unit changes counts when it
+is complete, so that after a broken exchange `regroup` and `advance` go on with the same unit.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from phalanx.worker.context import WorkerContext
 from phalanx.worker.inject import InjectedSlowdown
 from phalanx.worker.metrics import OpenExchanges, record_stall, record_step
 from phalanx.worker.rate import Rate
-from phalanx.worker.run_state import RunState
+from phalanx.worker.run_state import RecordEvent, RunState, UnsavedPoint
 from phalanx.worker.trainer import BatchT, Trainer
 
 if TYPE_CHECKING:
@@ -54,10 +57,12 @@ class TrainLoop(Generic[BatchT]):
             position or Position(),
             dataset=dataset,
             control=context.control,
-            # Facts about all workers together are written once.
-            record=context.log.record if trainer.rank == 0 else None,
+            record=self._recorder,
+            records_epochs=not trainer.is_elastic,
         )
         self._state.position.num_workers = trainer.num_workers
+        self.unsaved: UnsavedPoint | None = None
+        """The checkpoint that comes before the next step."""
         self._rate = Rate(job, samples_per_epoch=dataset.epoch_samples)
         self._slowdown = slowdown or InjectedSlowdown(job.inject, rank=trainer.rank)
         self._window = window
@@ -76,6 +81,27 @@ class TrainLoop(Generic[BatchT]):
         """Return whether the limit is reached; within an epoch by whole steps."""
         return self._state.is_at(limit)
 
+    @property
+    def _recorder(self) -> RecordEvent | None:
+        # Facts about all workers together are written once.
+        return self._context.log.record if self._trainer.rank == 0 else None
+
+    def regroup(self, trainer: Trainer[BatchT], position: Position | None = None) -> None:
+        """Go on with another group, from the unit that was broken off.
+
+        Args:
+            trainer: Of that group.
+            position: Where the group stands, if this worker has taken another's state.
+        """
+        self._trainer = trainer
+        self._state.position = position or self.position
+        self._state.position.num_workers = trainer.num_workers
+        self._state.set_recorder(self._recorder)
+        metrics = self._context.metrics
+        metrics.step = self.position.updates
+        # The others may have made fewer: exchanges of another group cannot be compared.
+        metrics.exchanges = OpenExchanges()
+
     def restore(self, name: str = NEWEST) -> None:
         """Restore a checkpoint, all workers together; without one, start from the beginning."""
         point = self._trainer.restore(name)
@@ -85,6 +111,7 @@ class TrainLoop(Generic[BatchT]):
 
     def advance(self, limit: StepLimit | None = None) -> None:
         """Train until the job is over, or until the limit, or until the workers agree to stop."""
+        self._save_if_due()
         while not self.is_over and not self.is_at(limit):
             self._train_epoch(limit)
             if not self._state.is_at_end_of_epoch:
@@ -132,21 +159,25 @@ class TrainLoop(Generic[BatchT]):
         self._context.sampler.mark("begin")
         begin = time.perf_counter()
         opened = self._trainer.batches(position.epoch, start_sample=position.epoch_samples)
-        with opened as batches:
-            self._trainer.profiler.enter(position.epoch)
-            asked = time.perf_counter()
-            for batch in batches:
-                phase_ends = self._step(batch, input_s=time.perf_counter() - asked)
-                if self._state.is_mid_epoch_checkpoint_due:
-                    # Time spent on checkpoints is not training time.
-                    position.train_s += time.perf_counter() - begin
-                    self._trainer.save(position)
-                    begin = time.perf_counter()
-                if phase_ends or self.is_at(limit):
-                    break
+        try:
+            with opened as batches:
+                self._trainer.profiler.enter(position.epoch)
                 asked = time.perf_counter()
-            self._trainer.profiler.leave()
-        position.train_s += time.perf_counter() - begin
+                for batch in batches:
+                    phase_ends = self._step(batch, input_s=time.perf_counter() - asked)
+                    if self.unsaved is not None:
+                        # Time spent on checkpoints is not training time.
+                        position.train_s += time.perf_counter() - begin
+                        begin = time.perf_counter()
+                        self._save_if_due()
+                        begin = time.perf_counter()
+                    if phase_ends or self.is_at(limit):
+                        break
+                    asked = time.perf_counter()
+                self._trainer.profiler.leave()
+        finally:
+            # Also where an exchange breaks off, as the epoch may go on in another group.
+            position.train_s += time.perf_counter() - begin
 
     def _step(self, batch: BatchT, *, input_s: float) -> bool:
         """Train on one batch; True: the workers agreed to end the phase here."""
@@ -172,6 +203,9 @@ class TrainLoop(Generic[BatchT]):
         ends = window is not None and window.observe(facts, position, lr=lr)
         # After the window's exchange, which belongs to the window that is being profiled.
         self._trainer.profiler.step_done(input_s=input_s, exchange_s=facts.exchange_s)
+        if self._state.is_mid_epoch_checkpoint_due:
+            self.unsaved = UnsavedPoint(is_best=False)
+        self._trainer.unit_done()
         return ends
 
     def _end_epoch(self) -> None:
@@ -194,7 +228,15 @@ class TrainLoop(Generic[BatchT]):
             train, validation, regularisation=trainer.regularisation(), lr=metrics.lr
         )
         if end.save:
-            trainer.save(self.position, best=end.is_best)
+            self.unsaved = UnsavedPoint(end.is_best)
+        trainer.unit_done()
+        self._save_if_due()
+
+    def _save_if_due(self) -> None:
+        if self.unsaved is not None:
+            self._trainer.save(self.position, best=self.unsaved.is_best)
+            self.unsaved = None
+            self._trainer.unit_done()
 
     def _synchronize(self) -> None:
         """Synchronize all replicas; counted as exchange time of the training."""

@@ -136,7 +136,7 @@ def shard_layout(
     context: WorkerContext, replica: WholeReplica, factory: OptimizerFactory
 ) -> ShardLayout:
     """Return the slices of a model over servers, where its optimiser allows cuts."""
-    layout = context.layout(replica.parameters.numel(), factory.cut_at)
+    layout = context.layout(replica.parameters.numel(), factory.cut_at, factory.borders)
     num_servers = context.serving.num_servers(context.job.workers)
     if factory.cut_at == () and num_servers > 1:
         _log.warning(

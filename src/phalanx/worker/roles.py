@@ -14,6 +14,9 @@ from phalanx.worker.context import WorkerContext
 PROGRAM_ROLE = "phalanx.program.role:run_program"
 """Body of every process of a run of the user's script."""
 
+ELASTIC_ROLE = "phalanx.worker.elastic.worker:run_elastic_worker"
+"""Body of every worker of a run that may lose some."""
+
 
 def run_role(context: WorkerContext) -> Done:
     """Run this process's role to its end.
@@ -24,4 +27,6 @@ def run_role(context: WorkerContext) -> Done:
     keep_freed_memory()
     kind = kind_of(context.job.strategy)
     path = kind.role(context.spec.role) if context.job.program is None else PROGRAM_ROLE
+    if context.job.elastic is not None:
+        path = ELASTIC_ROLE
     return cast(Callable[[WorkerContext], Done], load(path))(context)

@@ -38,6 +38,13 @@ class EpochEnd:
     is_best: bool
 
 
+@dataclass(frozen=True)
+class UnsavedPoint:
+    """A checkpoint that is due, of the position that the run has come to."""
+
+    is_best: bool
+
+
 class RunState:
     """Count steps and epochs, and decide what is due.
 
@@ -47,6 +54,8 @@ class RunState:
         dataset: Gives the length of an epoch, and the parts to evaluate.
         control: Where finished epochs are announced.
         record: Where facts about the whole run go; None: another process writes and announces.
+        records_epochs: False if the controller writes down finished epochs, as whichever process
+            announces them may be lost.
     """
 
     def __init__(
@@ -57,11 +66,13 @@ class RunState:
         dataset: Dataset,
         control: ControlClient,
         record: RecordEvent | None,
+        records_epochs: bool = True,
     ) -> None:
         self._job = job
         self._dataset = dataset
         self._control = control
         self._record = record
+        self._records_epochs = records_epochs
         self.position = position
 
     @property
@@ -140,7 +151,8 @@ class RunState:
             position.val_loss, position.val_accuracy = validation.loss, validation.accuracy
             position.val_metrics = dict(validation.metrics)
         figures = position.epoch_figures(position.epoch, lr=lr, regularisation=regularisation)
-        self.record(events.Epoch.of(figures))
+        if self._records_epochs:
+            self.record(events.Epoch.of(figures))
         if self._record is not None:
             self._control.send(EpochDone(figures))
         # Early stopping is decided by the number of finished epochs: count first.
@@ -161,6 +173,10 @@ class RunState:
             precision=precision,
             startup_s=startup_s,
         )
+
+    def set_recorder(self, record: RecordEvent | None) -> None:
+        """Write facts about the whole run from now on, or leave that to another process."""
+        self._record = record
 
     def record(self, event: events.Event) -> None:
         """Record a fact about the whole run, if this process writes the records."""

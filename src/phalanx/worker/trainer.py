@@ -60,6 +60,14 @@ class Trainer(ABC, Generic[BatchT]):
         return False
 
     @property
+    def is_elastic(self) -> bool:
+        """Whether the group may lose and gain workers while it trains."""
+        return False
+
+    def unit_done(self) -> None:
+        """Note that a step, the end of an epoch or a checkpoint is complete on this process."""
+
+    @property
     @abstractmethod
     def sent_bytes(self) -> int:
         """Everything that this process has sent so far in this phase."""

@@ -94,3 +94,17 @@ def test_a_model_just_over_a_mebibyte_is_not_cut_in_halves() -> None:
 def test_nothing_cannot_be_cut(size: int, num_servers: int) -> None:
     with pytest.raises(ValueError, match="at least one"):
         plan_shards(size, num_servers=num_servers)
+
+
+@given(st.integers(2, 5000), st.integers(1, 4), st.data())
+def test_no_segment_lies_on_both_sides_of_a_border(
+    size: int, servers: int, data: st.DataObject
+) -> None:
+    borders = sorted(data.draw(st.sets(st.integers(1, size - 1), max_size=3)))
+    layout = plan_shards(
+        size, num_servers=servers, min_shard_bytes=64, segment_bytes=512, borders=borders
+    )
+    edges = [0, *(segment.stop for segment in layout.segments)]
+    assert set(borders) <= set(edges)
+    assert edges == sorted(edges)
+    assert [segment.index for segment in layout.segments] == list(range(len(layout.segments)))

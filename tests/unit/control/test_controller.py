@@ -16,12 +16,20 @@ from phalanx.control.controller import Controller
 from phalanx.control.process_table import RunRequest
 from phalanx.control.progress import Observer, ProcessLoss
 from phalanx.control.run_end import RunFailed
-from phalanx.errors import ExitCode, Interrupted, LaunchError, StoreError, Terminated
+from phalanx.errors import (
+    ExitCode,
+    Interrupted,
+    LaunchError,
+    SpecError,
+    StoreError,
+    Terminated,
+)
 from phalanx.launch.allocation import LocalAllocation
 from phalanx.launch.base import LaunchRequest
 from phalanx.records.events import Decision, Failure, Warned
 from phalanx.records.log import read_events
 from phalanx.records.rundir import RunDir
+from phalanx.records.stop_request import is_stop_requested, request_stop
 from phalanx.spec.job import JobSpec
 from phalanx.spec.worker import WorkerSpec
 from phalanx.wire.control import ControlServer
@@ -167,6 +175,20 @@ def test_a_signal_ends_all_processes_in_order(
         made.controller.run()
     assert made.launcher.groups[0].graces == [STOP_S]
     assert made.run.read_status().state == "interrupted"
+
+
+def test_a_request_ends_this_attempt_and_no_later_one(run_with: Callable[..., Run]) -> None:
+    made = run_with(Script())
+    with pytest.raises(SpecError, match="only a running one can be stopped"):
+        request_stop(made.run)
+    made.launcher.script.on_start = lambda spec: request_stop(made.run) if spec.rank else None
+    with pytest.raises(Interrupted, match=r"stopped on request; continue with .phalanx train"):
+        made.controller.run()
+    assert made.launcher.groups[0].graces == [STOP_S]
+    assert made.run.read_status().state == "interrupted"
+    attempt = made.run.read_status().attempt
+    assert is_stop_requested(made.run, attempt)
+    assert not is_stop_requested(made.run, attempt + 1)
 
 
 def test_which_processes_start_is_the_strategy_and_what_is_odd_is_a_warning(

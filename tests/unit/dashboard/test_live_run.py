@@ -166,6 +166,17 @@ def test_machines_of_a_long_run_are_thinned_on_the_server(tmp_path: Path) -> Non
     assert "worker-9" in text_of(map_section(live))
 
 
+def test_what_the_page_gets_does_not_grow_with_the_length_of_a_run(tmp_path: Path) -> None:
+    sizes = []
+    for number, num_samples in enumerate((300, 3000)):
+        live = LiveRun(_machines(tmp_path / str(number), 50, num_samples))
+        while live.poll() or live.num_bytes_left:
+            pass
+        found = [machine_section(live), map_section(live)]
+        sizes.append(len(msgspec.json.encode(found)))
+    assert sizes[1] < 1.3 * sizes[0]
+
+
 def test_clocks_of_machines_are_not_believed(tmp_path: Path) -> None:
     run = write_run(tmp_path, "one", {**JOB, "workers": 1}, Outcome(sampled=False, num_steps=1))
     run.events_path("worker-0").write_bytes(b"")

@@ -11,13 +11,11 @@ import pytest
 from phalanx.cli.dashboard import describers
 from phalanx.dashboard.library import Library
 from phalanx.dashboard.views import open_view
-from phalanx.plan.planfile import Plan, PlanRow, write_plan
-from phalanx.plan.result import Prediction, StepParts, around
+from phalanx.plan.planfile import write_plan
 from phalanx.records.events import Epoch, Event
 from phalanx.records.rundir import RunDir, Status
 from phalanx.report.document import NOTHING, Figure, Section, Table
-from phalanx.spec.loader import job_from_mapping
-from support.dashboard import JOB, write_small_study
+from support.dashboard import JOB, made_up_plan, write_small_study
 from support.records import Outcome, write_run
 
 
@@ -50,55 +48,8 @@ def test_a_study_shows_its_progress_and_its_metric_so_far(tmp_path: Path) -> Non
     assert {row["bar"]: row["amount"] for row in means} == {"allreduce": 9.5, "local_sgd": 7.0}
 
 
-def prediction(total_s: float, joules: float) -> Prediction:
-    return Prediction(
-        step_s=around(0.1, 0.1),
-        samples_per_s=around(320.0, 0.1),
-        train_s=around(total_s - 1, 0.1),
-        total_s=around(total_s, 0.1),
-        parts=StepParts(compute_s=0.08, communication_s=0.01, wait_s=0.01),
-        memory_bytes={"pc1": 1000},
-        sent_bytes_per_step=10.0,
-        energy_j=around(joules, 0.1),
-    )
-
-
-def plan() -> Plan:
-    rows = [
-        PlanRow(
-            machines=("pc1",),
-            strategy=name,
-            servers="-",
-            workers=2,
-            batches=(16, 16),
-            precision="fp32",
-            effect="exact",
-            prediction=prediction(total_s, joules),
-        )
-        for name, total_s, joules in (("allreduce", 20.0, 900.0), ("single", 30.0, 500.0))
-    ]
-    assert rows[0].prediction is not None
-    return Plan(
-        phalanx="0",
-        job=job_from_mapping(JOB).model_dump(mode="json", by_alias=True),
-        goal="time",
-        deadline_s=None,
-        budget=None,
-        accept="exact",
-        seats=(),
-        strategy="allreduce",
-        prediction=rows[0].prediction,
-        sentence="Use pc1",
-        reasons=("because",),
-        candidates=tuple(rows),
-        front=tuple(rows),
-        num_candidates=2,
-        sources=("a test",),
-    )
-
-
 def test_a_plan_shows_its_candidates_and_their_front(tmp_path: Path) -> None:
-    write_plan(plan(), tmp_path / "plan.json")
+    write_plan(made_up_plan(), tmp_path / "plan.json")
     found = sections(tmp_path / "plan.json", kind="plan")
     layers = figures(found)["front"].panels[0].spec["layer"]
     front, others, chosen = (layer["data"]["values"] for layer in layers)
@@ -113,7 +64,7 @@ def test_predictions_stand_beside_what_is_measured(tmp_path: Path, is_live: bool
     run = write_run(tmp_path, "planned", JOB, Outcome(state="running" if is_live else "finished"))
     if is_live:
         run.write_status(Status.of_this_process("running", attempt=1))
-    write_plan(plan(), run.path / "plan.json")
+    write_plan(made_up_plan(), run.path / "plan.json")
     found = sections(tmp_path, kind="run")
     rows = table(found, "expected" if is_live else "predicted").rows
     assert len(rows) >= 2

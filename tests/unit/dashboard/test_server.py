@@ -12,6 +12,8 @@ from phalanx.dashboard.library import id_of
 from phalanx.dashboard.serve import DashboardServer
 from phalanx.records.events import Failure
 from phalanx.records.rundir import RunDir, Status
+from phalanx.records.stop_request import is_stop_requested
+from phalanx.records.switch_request import requested_switch
 from support.dashboard import JOB, Visitor, serving, write_small_study
 from support.records import Outcome, write_run
 
@@ -47,7 +49,14 @@ def run_id(root: Path, name: str) -> str:
 
 def test_a_stranger_gets_nothing(server: DashboardServer, root: Path) -> None:
     stranger = Visitor(server)
-    paths = ["/", "/app.js", "/vega.js", "/api/library", f"/api/views/run/{run_id(root, 'plain')}"]
+    paths = [
+        "/",
+        "/app.js",
+        "/actions.js",
+        "/vega.js",
+        "/api/library",
+        f"/api/views/run/{run_id(root, 'plain')}",
+    ]
     guesses = ["/?token=", "/?token=guess", "/?token=%C3%A9", "/api/library?token=guess"]
     # The token opens the page and nothing else.
     guesses.append(f"/api/library?token={server.access.token}")
@@ -175,6 +184,39 @@ def test_changes_need_cookie_page_and_the_checks_of_the_command(
     assert RunDir(root / "growing").requested_workers() is None
     assert post(growing, {"workers": 4}) == 200
     assert RunDir(root / "growing").requested_workers() == 4
+
+
+def test_a_run_is_stopped_and_switched_with_the_checks_of_the_commands(
+    server: DashboardServer, root: Path
+) -> None:
+    switching = write_run(
+        root, "switching", {**JOB, "strategy": "switch"}, Outcome(state="running")
+    )
+    switching.write_status(Status.of_this_process("running", attempt=3))
+    visitor = Visitor.with_link(server)
+    scan(visitor)
+
+    def post(name: str, action: str, **headers: str) -> tuple[int, str]:
+        page = {"content-type": "application/json", "origin": visitor.origin, **headers}
+        path = f"/api/runs/{run_id(root, name)}/{action}"
+        answer = visitor.ask("POST", path, headers=page, body={})
+        return answer.status, answer.body.decode()
+
+    for action in ("stop", "switch"):
+        assert post("switching", action, origin="http://evil.example")[0] == 403
+        status, words = post("plain", action)
+        assert (status, "only a running one" in words) == (400, True)
+    status, words = post("growing", "switch")
+    assert (status, "its strategy is parameter_server" in words) == (400, True)
+    assert requested_switch(switching, 3) is None
+    assert not is_stop_requested(switching, 3)
+    assert post("switching", "switch")[0] == 200
+    first = requested_switch(switching, 3)
+    assert post("switching", "switch")[0] == 200
+    assert first != requested_switch(switching, 3) is not None
+    assert requested_switch(switching, 4) is None
+    assert post("switching", "stop")[0] == 200
+    assert is_stop_requested(switching, 3)
 
 
 def test_looking_writes_nothing(server: DashboardServer, root: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 import data_files
 from phalanx.data.base import Samples, Source
-from phalanx.data.cache import _lock, open_cached
+from phalanx.data.cache import open_cached
+from phalanx.data.file_lock import hold_lock
 from phalanx.data.sources import open_source
 from phalanx.errors import DataError, StoreError, TimeoutExpired
 from phalanx.spec.data import DataSpec
@@ -105,7 +106,7 @@ def test_failure_while_decoding_leaves_nothing(tmp_path):
     data_files.write_mnist(tmp_path / "mnist")
     path = tmp_path / "mnist" / "t10k-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-9])
-    source = open_source(DataSpec(name="mnist"), data_root=tmp_path)
+    source = open_source(DataSpec(name="mnist"), data_root=tmp_path, cache_root=tmp_path)
     cache_root = tmp_path / "cache"
     with pytest.raises(DataError, match="t10k-images"):
         open_cached(source, cache_root=cache_root)
@@ -163,7 +164,7 @@ def test_waiting_for_the_lock_has_a_deadline(tmp_path):
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with _lock(tmp_path / "x.lock", timedelta(seconds=5)):
+        with hold_lock(tmp_path / "x.lock", timedelta(seconds=5), "decode the data"):
             held.set()
             release.wait(30)
 
@@ -173,7 +174,7 @@ def test_waiting_for_the_lock_has_a_deadline(tmp_path):
         assert held.wait(10)
         with (
             pytest.raises(TimeoutExpired) as caught,
-            _lock(tmp_path / "x.lock", timedelta(milliseconds=10)),
+            hold_lock(tmp_path / "x.lock", timedelta(milliseconds=10), "decode the data"),
         ):
             pass
         assert "decode" in caught.value.facts["activity"]
@@ -185,7 +186,7 @@ def test_waiting_for_the_lock_has_a_deadline(tmp_path):
 def test_times_of_change_matter_but_names_of_folders_do_not_leak(tmp_path):
     path = tmp_path / "odd name (1).npz"
     np.savez(path, x=np.ones((4, 2)), y=np.arange(4))
-    source = open_source(DataSpec(name=str(path)), data_root=tmp_path)
+    source = open_source(DataSpec(name=str(path)), data_root=tmp_path, cache_root=tmp_path)
     first = open_cached(source, cache_root=tmp_path / "cache").folder
     os.utime(path, ns=(1, 1))
     second = open_cached(source, cache_root=tmp_path / "cache").folder

@@ -18,7 +18,7 @@ from phalanx.spec.data import DataSpec
 
 
 def _open(name: str, root: Path, **settings: object) -> Source:
-    return open_source(DataSpec(name=name, **settings), data_root=root)
+    return open_source(DataSpec(name=name, **settings), data_root=root, cache_root=root)
 
 
 def _whole(source: Source, part: str = "train") -> Samples:

@@ -263,3 +263,50 @@ def test_under_k_async_nobody_waits_for_the_rest_of_another_push() -> None:
     assert [(a.worker, a.index) for a in answers] == [(1, 0), (1, 1), (1, 2)]
     send(shard, 0, 1, torch.ones(SIZE), only=[1, 2])
     assert shard.updater.parameters.tolist() == [-1.0] * SIZE
+
+
+def bring(
+    shard: Shard, worker: int, clock: int, *, only: int, continues: bool, ticket: int
+) -> None:
+    """Push one segment of a batch, and leave the others to its other pushes."""
+    for segment in SEGMENTS:
+        is_aside = segment.index != only
+        values = Received(Kind.F32, torch.ones(segment.size), segment.size)
+        shard.deliver(
+            PushedSegment(
+                worker,
+                clock,
+                shard.policy.version,
+                segment.index,
+                None if is_aside else values,
+                num_samples=4,
+                ticket=ticket,
+                is_aside=is_aside,
+                continues=continues,
+            )
+        )
+
+
+def test_a_batch_of_several_pushes_counts_once() -> None:
+    shard = started(1, SgdSpec(lr=1.0, momentum=0.0), consistency="bsp")
+    for clock in (1, 2, 3):
+        assert not shard.ledger.is_complete(5)
+        bring(shard, 0, clock, only=clock - 1, continues=clock > 1, ticket=5)
+        # Only the segment that it brings has moved.
+        moved = [bool(shard.updater.parameters[s.start : s.stop].any()) for s in SEGMENTS]
+        assert moved == [index < clock for index in range(3)]
+    assert shard.ledger.is_complete(5)
+    assert shard.samples_seen == 4
+    assert shard.ledger.num_samples == [4, 4, 4]
+    assert shard.num_repeated == 0
+
+
+def test_a_substitute_repeats_only_the_pushes_that_a_lost_worker_did_not_make() -> None:
+    shard = started(2, SgdSpec(lr=1.0, momentum=0.0), consistency="async")
+    bring(shard, 0, 1, only=0, continues=False, ticket=5)
+    shard.leave(0)
+    for clock in (1, 2, 3):
+        bring(shard, 1, clock, only=clock - 1, continues=clock > 1, ticket=5)
+    assert torch.equal(shard.updater.parameters, torch.full((SIZE,), -1.0))
+    assert shard.samples_seen == 4
+    assert shard.ledger.num_samples == [4, 4, 4]

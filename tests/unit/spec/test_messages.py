@@ -15,9 +15,9 @@ STRATEGIES = (
 )
 SGD_KEYS = "(valid: clip_norm, ema, l2, lr, momentum, name, nesterov, weight_decay)"
 JOB_KEYS = (
-    "(valid: backend, batch, checkpoint, code, data, deadlines, early_stop, epochs, evaluate, "
-    "infer, inject, loss, metrics, model, name, observe, optimizer, pin, precision, profile, "
-    "program, python_path, schedule, seed, strategy, threads, trust_network, workers)"
+    "(valid: backend, batch, checkpoint, code, data, deadlines, early_stop, elastic, epochs, "
+    "evaluate, infer, inject, loss, metrics, model, name, observe, optimizer, pin, precision, "
+    "profile, program, python_path, schedule, seed, strategy, threads, trust_network, workers)"
 )
 NAME = "up to 80 of a-z, A-Z, 0-9, '_', '.' and '-', not starting with '.' or '-'"
 DATA = (
@@ -97,7 +97,7 @@ UNKNOWN_NAMES = [
     (
         "data: {shard: off}",
         2,
-        "data has no name; add one (a built-in data set, a path or package.module:name)",
+        "data has no name; add one (a built-in data set, a path, a URL or package.module:name)",
     ),
     (
         "strategy: {}",

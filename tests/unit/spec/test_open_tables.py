@@ -143,11 +143,15 @@ def test_an_augmentation_draws_the_same_from_the_same_seed_epoch_and_samples() -
 
 
 def test_a_source_is_built_from_its_arguments(tmp_path: Path) -> None:
-    source = open_source(DataSpec.model_validate(RINGS), data_root=tmp_path)
+    source = open_source(DataSpec.model_validate(RINGS), data_root=tmp_path, cache_root=tmp_path)
     assert (source.name, source.num_classes) == ("rings", 4)
     assert sum(len(chunk) for chunk in source.chunks("train")) == 30
     wrong = DataSpec(name="phalanx_extras.rings:Rings", args={"colour": 1})
     with pytest.raises(SpecError, match="unexpected keyword argument 'colour'"):
-        open_source(wrong, data_root=tmp_path)
+        open_source(wrong, data_root=tmp_path, cache_root=tmp_path)
     with pytest.raises(SpecError, match=r"returned Fraction; it must return a phalanx Source"):
-        list(open_source(DataSpec(name="fractions:Fraction"), data_root=tmp_path).chunks("train"))
+        list(
+            open_source(
+                DataSpec(name="fractions:Fraction"), data_root=tmp_path, cache_root=tmp_path
+            ).chunks("train")
+        )

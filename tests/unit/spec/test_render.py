@@ -118,6 +118,7 @@ def made_consistent(mapping: dict[str, object]) -> dict[str, object]:
     mapping.pop("backend", None)
     if mapping.get("strategy", {}).get("name") in ("mirrored", "central_storage"):
         mapping["strategy"] = {"name": "allreduce"}
+    make_elastic_consistent(mapping)
     make_data_consistent(mapping)
     if mapping.get("strategy", {}).get("name") == "single":
         mapping["workers"] = 1
@@ -185,6 +186,19 @@ def make_split_consistent(mapping: dict[str, object], strategy: dict[str, object
     mapping.get("optimizer", {}).pop("ema", None)
     mapping.get("data", {}).pop("shard", None)
     mapping.pop("precision", None)
+
+
+def make_elastic_consistent(mapping: dict[str, object]) -> None:
+    """Only plain all-reduce can lose a worker and go on."""
+    elastic = mapping.get("elastic")
+    if isinstance(elastic, dict) and mapping.get("strategy", {}).get("name") == "allreduce":
+        elastic["min"] = min(elastic.get("min", 1), mapping.get("workers", 1))
+        mapping["strategy"] = {"name": "allreduce"}
+        mapping["data"] = {"name": "digits"}
+        mapping.pop("precision", None)
+        mapping.pop("profile", None)
+    else:
+        mapping.pop("elastic", None)
 
 
 def make_data_consistent(mapping: dict[str, object]) -> None:

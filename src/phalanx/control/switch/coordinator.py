@@ -189,6 +189,16 @@ class SwitchCoordinator(Coordinator):
         return ()
 
     @override
+    def begin_next_phase(self, cause: str) -> bool:
+        is_last = self._start.home + 1 >= len(self._switch.resolved)
+        present = strategy_of(self._job, self._start.phase)
+        if is_last or not isinstance(self.state, InPhase) or not self._switch.ends_early(present):
+            return False
+        self._request(PhaseTransition("next", cause))
+        self._advance()
+        return True
+
+    @override
     def outcome(self) -> RunOutcome:
         assert self._phase is not None
         last = self._phase.coordinator

@@ -1,7 +1,8 @@
 // The page: routes, streams of data, keys and theme.
+import { actionPanel } from "/actions.js";
 import { arrange, fill, retint } from "/blocks.js";
 import { forget, redraw } from "/charts.js";
-import { ask, badge, element } from "/dom.js";
+import { badge, element } from "/dom.js";
 import { RunList } from "/list.js";
 import { logPanel } from "/logs.js";
 
@@ -48,38 +49,18 @@ function showList() {
   });
 }
 
-function scaleForm(id, signal) {
-  const number = element("input", { type: "number", min: "1", required: true, "aria-label": "number of workers", name: "workers" });
-  const said = element("span", { role: "status", class: "note" });
-  return element("form", {
-    class: "actions", onsubmit: async (event) => {
-      event.preventDefault();
-      try {
-        const body = JSON.stringify({ workers: Number(number.value) });
-        const answer = await ask(`/api/runs/${id}/scale`, {
-          method: "POST", headers: { "content-type": "application/json" }, body, signal,
-        });
-        said.textContent = answer.done;
-      } catch (error) {
-        if (!signal.aborted) said.textContent = error.message;
-      }
-    },
-  }, element("label", {}, "workers ", number), element("button", {}, "scale"), said);
-}
-
 function showView(kind, ids) {
   const title = element("h1");
   const state = element("span", { class: "state" });
   const contents = element("ol");
   const body = element("div");
-  const extras = element("div");
   const places = new Map();
   const { signal } = leaving;
-  let actions = null;
+  const actions = actionPanel(ids, signal);
   root.replaceChildren(
     element("nav", { "aria-label": "place" }, element("a", { href: "#/" }, "all runs")),
     element("div", { class: "title" }, title, state),
-    extras,
+    actions.panel,
     element("nav", { "aria-label": "contents", class: "contents" }, contents),
     body,
     kind === "run" ? logPanel(ids, signal) : "");
@@ -87,11 +68,7 @@ function showView(kind, ids) {
     title.textContent = message.title;
     document.title = `${message.title} · Phalanx`;
     state.replaceChildren(...(message.state ? [badge(message.state)] : []));
-    if (!actions && message.actions.includes("scale")) {
-      actions = scaleForm(ids, signal);
-      extras.replaceChildren(actions);
-    }
-    if (actions) actions.hidden = !message.actions.includes("scale");
+    actions.offer(message.actions);
     for (const section of message.sections) {
       if (!places.has(section.id)) {
         places.set(section.id, element("section", { id: `part-${section.id}`, tabindex: "-1" },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from phalanx.consistency.rule import rule_for
 from phalanx.engine.spans import span
 from phalanx.paramserver.client import Client
 from phalanx.strategy.push_pull import Pushed, PushPull
@@ -29,6 +30,7 @@ class TicketTrainer:
         slowdown: What the job injects into this worker.
         make_deadline: Makes the deadline of a wait for servers from its activity.
         on_idle: Called several times a second while servers are awaited.
+        num_pushes: Of each batch.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class TicketTrainer:
         slowdown: InjectedSlowdown,
         make_deadline: Callable[[str], Deadline],
         on_idle: Callable[[], None],
+        num_pushes: int = 1,
     ) -> None:
         self._context = context
         self._epoch_samples = basis.dataset.epoch_samples
@@ -57,6 +60,8 @@ class TicketTrainer:
             overlap=context.serving.overlap,
             make_deadline=make_deadline,
             on_idle=on_idle,
+            num_pushes=num_pushes,
+            in_rounds=rule_for(context.serving).in_rounds(context.job.workers),
         )
 
     def train(self, ticket: int) -> None:

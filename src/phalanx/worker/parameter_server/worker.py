@@ -241,6 +241,7 @@ class ParameterServerWorker:
             slowdown=self._slowdown,
             make_deadline=self._limit,
             on_idle=self._read_inbox,
+            num_pushes=self._num_pushes(),
         )
         self._stack.callback(self._tickets.loader.close)
         context.profiler.prepare()
@@ -377,6 +378,10 @@ class ParameterServerWorker:
             setting="deadlines.exchange_s",
             is_moving=self._servers.is_moving,
         )
+
+    def _num_pushes(self) -> int:
+        """Return how many pushes a batch takes."""
+        return 1
 
     def _recorded_rate(self) -> Callable[[int], float]:
         """Return the learning rate after so many samples, for the records."""

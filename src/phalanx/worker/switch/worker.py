@@ -20,7 +20,6 @@ from phalanx.comm.base import Collective
 from phalanx.comm.solo import SoloCollective
 from phalanx.consistency.shards import ShardLayout
 from phalanx.data.pipeline import Batch
-from phalanx.engine.trained import FlatReplica
 from phalanx.errors import StoreError
 from phalanx.records import events
 from phalanx.records.position import Position
@@ -194,18 +193,16 @@ class _Group:
             self.collective = join_group(self._context, f"workers/{number}")
         return self.collective
 
-    def attach(self, spec: StrategySpec, replica: FlatReplica, *, equal: bool) -> Strategy:
+    def attach(self, spec: StrategySpec, make: Callable[[Collective], Strategy]) -> Strategy:
         """Return the phase's strategy; keep the attached one if nothing about it changes.
 
         Args:
             spec: Of the phase.
-            replica: What it trains.
-            equal: Whether all workers hold the same parameters already.
+            make: Makes it, and attaches it to what it trains.
         """
         if self.strategy is None or self._spec != spec:
             assert self.collective is not None, "a strategy needs a group"
-            self.strategy, self._spec = build_strategy(spec), spec
-            self.strategy.attach(replica, self.collective, equal=equal)
+            self.strategy, self._spec = make(self.collective), spec
         return self.strategy
 
     def detach(self) -> None:
@@ -277,8 +274,9 @@ class SwitchingWorker:
         self._take_back(collective)
         self._checkpointer.copy_staged(serving=False)
         # Attaching may change the replica, so the staged state is copied before.
-        strategy = self._group.attach(phase.job.strategy, self._stepped(), equal=equal)
-        self._window = self._make_window(strategy, collective)
+        spec = phase.job.strategy
+        strategy = self._group.attach(spec, lambda group: self._attach(spec, group, equal=equal))
+        self._window = self._make_window(spec, strategy, collective)
         metrics.sent_before = metrics.sent_bytes - collective.sent_bytes
         self._take_sums(position)
         setup = TrainSetup(self._basis.dataset, replica, strategy, collective)
@@ -302,9 +300,11 @@ class SwitchingWorker:
         self._end(loop, trainer, order)
         return None
 
-    def _stepped(self) -> FlatReplica:
-        """Return what strategies of synchronous phases step."""
-        return self._basis.replica
+    def _attach(self, spec: StrategySpec, collective: Collective, *, equal: bool) -> Strategy:
+        """Return a phase's strategy, attached; `equal`: all workers hold the same parameters."""
+        strategy = build_strategy(spec)
+        strategy.attach(self._basis.replica, collective, equal=equal)
+        return strategy
 
     def _make_trainer(self, phase: WorkerContext, setup: TrainSetup) -> TorchTrainer:
         return TorchTrainer(phase, setup, self._checkpointer)
@@ -428,15 +428,17 @@ class SwitchingWorker:
             )
             replica.optimizer.load_state(changed)
 
-    def _make_window(self, strategy: Strategy, collective: Collective) -> WindowStats | None:
-        decides = any(phase.at == "auto" for phase in self._switch.resolved)
-        if not decides and self._switch.straggler is None:
+    def _make_window(
+        self, spec: StrategySpec, strategy: Strategy, collective: Collective
+    ) -> WindowStats | None:
+        if not self._switch.ends_early(spec):
             return None
         return WindowStats(
             self._context.control,
             collective,
             every=self._switch.auto.every,
-            gauge=strategy.noise,
+            # A phase that only a user ends early measures no gradients.
+            gauge=strategy.noise if self._switch.decides else None,
         )
 
     def _take_sums(self, position: Position) -> None:

@@ -27,6 +27,7 @@ from phalanx.wire.parameter_server import (
 )
 from phalanx.wire.switch import (
     BeginPhase,
+    EndPhase,
     HandedOver,
     HandOver,
     KeepSnapshot,
@@ -122,6 +123,27 @@ def test_phases_follow_one_another_when_all_workers_have_left() -> None:
         play.say(name, PhaseBegun(pause_s=0.3))
     found = play.api.recorded(Switched)
     assert [(event.phase, event.pause_s) for event in found] == [(1, 0.2), (2, 0.3)]
+
+
+def test_a_user_may_begin_the_next_phase_before_its_moment() -> None:
+    play = Play(phases=[{"strategy": "allreduce"}, {"strategy": "local_sgd", "at": 0.9}])
+    assert play.coordinator.begin_next_phase("asked")
+    assert [order.stay for order in play.api.sent_to("worker-0", EndPhase)] == [False]
+    assert not play.coordinator.begin_next_phase("asked"), "it is being left already"
+    play.leave_lockstep()
+    assert [order.phase for order in play.begins("worker-1")] == [0, 1]
+    for name in WORKERS:
+        play.say(name, PhaseBegun(pause_s=0.1))
+    [switch] = play.api.recorded(Switched)
+    assert (switch.after, switch.cause, switch.samples) == ("local_sgd", "asked", AT.samples)
+    assert not play.coordinator.begin_next_phase("asked"), "it is the last one"
+
+
+def test_phases_that_end_where_the_job_says_are_not_left_on_request() -> None:
+    rare = [{"strategy": "local_sgd"}, {"strategy": "allreduce", "at": 0.9}]
+    assert not Play(phases=rare).coordinator.begin_next_phase("asked")
+    assert not Play(handover="restart").coordinator.begin_next_phase("asked")
+    assert Play(phases=rare, straggler={}).coordinator.begin_next_phase("asked")
 
 
 def test_one_worker_that_has_not_left_holds_everything_back() -> None:

@@ -1,0 +1,1 @@
+"""ELASTIC SYNCHRONOUS WORKERS · orders, units that are redone, the worker itself."""
