@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from phalanx.comm.base import Collective
-from support.ranks import run_ranks
+from phalanx.spec.topology import TOPOLOGIES
+from support.plugins import PLUGINS
+from support.ranks import over_mesh, run_ranks
 from support.toy import toy_data, toy_job, toy_replica, train_epochs
 
 OPTIMIZERS = [
@@ -177,3 +179,40 @@ def test_local_sgd_averages_state_that_an_optimiser_keeps_by_name(folder: Path) 
     assert any(key.endswith("row_var") for key in one)
     for key, value in one.items():
         assert torch.equal(value, other[key]), key
+
+
+# A gradient that is long enough not to be sent to all at once.
+WIDE = {"name": "mlp", "hidden": [160]}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "topology"),
+    [
+        *(("allreduce", name) for name in (*TOPOLOGIES.built_in, "auto")),
+        ("allreduce", "phalanx_extras.topology:chain"),
+        ("local_sgd", "tree"),
+        ("local_sgd", "auto"),
+    ],
+)
+def test_every_topology_equals_single(
+    folder: Path, strategy: str, topology: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(PLUGINS)
+    fields: dict[str, object] = {"model": WIDE, "optimizer": {"name": "sgd", "lr": 0.05}}
+    settings: dict[str, object] = {"name": strategy, "topology": topology}
+    every = {"every": 1} if strategy == "local_sgd" else {}
+    job = toy_job(**fields, workers=5, strategy=settings | every)
+    dataset = toy_data(job, folder)
+    replicas = run_ranks(5, lambda group: train_epochs(job, dataset, group), over_mesh)
+    torch.testing.assert_close(replicas[0], reference(folder, **fields), atol=1e-5, rtol=0)
+    assert all(torch.equal(replica, replicas[0]) for replica in replicas[1:])
+
+
+@pytest.mark.parametrize("compression", ["bf16", "int8", "powersgd", "topk"])
+def test_compressed_replicas_stay_equal_along_a_tree(folder: Path, compression: str) -> None:
+    strategy = {"name": "allreduce", "topology": "tree", "compression": compression}
+    job = toy_job(model=WIDE, optimizer={"name": "sgd", "lr": 0.05}, workers=3, strategy=strategy)
+    dataset = toy_data(job, folder)
+    replicas = run_ranks(3, lambda group: train_epochs(job, dataset, group), over_mesh)
+    assert all(torch.equal(replica, replicas[0]) for replica in replicas[1:])
+    assert bool(torch.isfinite(replicas[0]).all())

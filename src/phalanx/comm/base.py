@@ -64,6 +64,19 @@ class Collective(ABC):
     def start_receive(self, tensor: torch.Tensor, *, source: int, tag: int) -> Pending:
         """Start to receive a tensor that one worker sends under this tag."""
 
+    def use_topology(self, name: str) -> None:  # noqa: B027 (most have one way of their own)
+        """Sum along another topology from now on; all members say so between the same exchanges.
+
+        Groups that are not over links of their own have one way, and leave it at that.
+
+        Raises:
+            SpecError: There is no such topology.
+        """
+
+    def topologies(self) -> tuple[str, ...]:
+        """Return the topologies that differ in this group; empty where it has one way."""
+        return ()
+
     @abstractmethod
     def close(self) -> None:
         """Leave the group; nothing may be called afterwards."""

@@ -1,4 +1,6 @@
-"""Exchanges of a group, frame by frame: all-reduce, broadcast, gather, messages.
+"""Exchanges of a group, frame by frame: small sums, broadcast, gather, messages.
+
+Large sums are in `tree_reduction`.
 
 Run in the thread of the exchange. An exchange says where each frame goes, what follows from its
 arrival and whom it still waits for; it is over once everything has come and everything has left.
@@ -38,6 +40,10 @@ class StagingBuffers:
         for one in buffers:
             self._free.setdefault(one.nbytes, []).append(one)
 
+    def forget(self) -> None:
+        """Keep nothing: sums of other sizes follow."""
+        self._free.clear()
+
 
 class Exchange(ABC):
     """One exchange of a group.
@@ -46,6 +52,10 @@ class Exchange(ABC):
         number: Of this exchange in the group, or its tag.
         activity: In words, for messages.
     """
+
+    needs_everybody = False
+    """Whether it cannot end, once somebody has given the group up, for whoever has not all of it: a
+    member waits for its neighbours, and they for theirs."""
 
     def __init__(self, number: int, activity: str) -> None:
         self.number = number
@@ -126,107 +136,6 @@ class Exchange(ABC):
             self._unsent[rank] = self._unsent.get(rank, 0) + 1
             header = FrameHeader(kind, end - begin, self.number, offset + begin)
             self._put(rank, header, data[begin:end], left)
-
-
-class SliceReduction(Exchange):
-    """All-reduce in which each member owns a slice: it adds what all send it, and returns the sum.
-
-    Args:
-        number: Of this exchange.
-        tensor: Reduced in place.
-        reduction: How.
-        rank: Of this member.
-        size: Number of members.
-        staging: Where memory for contributions comes from.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        tensor: torch.Tensor,
-        reduction: Reduction,
-        *,
-        rank: int,
-        size: int,
-        staging: StagingBuffers,
-    ) -> None:
-        super().__init__(number, "all-reduce")
-        self._row = flat(tensor)
-        self._bytes = byte_view(self._row)
-        self._reduction: Reduction = reduction
-        self._rank = rank
-        self._others = _others(rank, size)
-        width = tensor.element_size()
-        self._bounds = [
-            (begin * width, end * width) for begin, end in slice_bounds(self._row.numel(), size)
-        ]
-        own = self._length(rank)
-        self._staging = staging
-        self._staged = {other: staging.take(own) for other in self._others}
-        self._num_staged = dict.fromkeys(self._others, 0)
-        self._num_results = dict.fromkeys(self._others, 0)
-        self._num_folded = 0
-        self._expected = {other: own + self._length(other) for other in self._others}
-
-    def _length(self, rank: int) -> int:
-        begin, end = self._bounds[rank]
-        return end - begin
-
-    @override
-    def _send(self) -> None:
-        for other in self._others:
-            begin, end = self._bounds[other]
-            self._put_parts(other, FrameKind.CONTRIBUTION, self._bytes[begin:end])
-
-    @override
-    def place(self, rank: int, header: FrameHeader) -> memoryview:
-        if header.kind is FrameKind.CONTRIBUTION:
-            _check_place(header, self._num_staged[rank], self._length(self._rank))
-            begin, buffer = 0, byte_view(self._staged[rank])
-        elif header.kind is FrameKind.RESULT:
-            _check_place(header, self._num_results[rank], self._length(rank))
-            begin, buffer = self._bounds[rank][0], self._bytes
-        else:
-            raise misplaced(header)
-        return buffer[begin + header.offset : begin + header.offset + header.num_bytes]
-
-    @override
-    def _take(self, rank: int, header: FrameHeader) -> None:
-        if header.kind is FrameKind.RESULT:
-            self._num_results[rank] += header.num_bytes
-            return
-        self._num_staged[rank] += header.num_bytes
-        begin, end = self._num_folded, min(self._num_staged.values())
-        if end > begin:
-            self._fold(begin, end)
-
-    @override
-    def suspects(self) -> set[int]:
-        # Whoever has contributed may lack a sum only because somebody else has not.
-        own = self._length(self._rank)
-        silent = {rank for rank, num_bytes in self._num_staged.items() if num_bytes < own}
-        return silent or self.waits_for()
-
-    def _fold(self, begin: int, end: int) -> None:
-        """Reduce the part of the own slice that all have sent, and return it to all."""
-        self._num_folded = end
-        first = self._bounds[self._rank][0]
-        width, dtype = self._row.element_size(), self._row.dtype
-        target = self._row[(first + begin) // width : (first + end) // width]
-        parts = [
-            target if rank == self._rank else self._staged[rank][begin:end].view(dtype)
-            for rank in range(len(self._bounds))
-        ]
-        fold(target, parts, self._reduction)
-        for other in self._others:
-            self._put_parts(
-                other, FrameKind.RESULT, self._bytes[first + begin : first + end], begin
-            )
-
-    @override
-    def _release(self) -> None:
-        self._staging.give_back(list(self._staged.values()))
-        self._staged = {}
 
 
 class DirectCopies(Exchange):
@@ -396,6 +305,11 @@ def misplaced(header: FrameHeader) -> ProtocolError:
     return ProtocolError(f"a frame ({header.kind.name.lower()}) came that nothing waits for")
 
 
+def disagreement() -> ProtocolError:
+    """Return the error for a frame that does not belong where it says that it does."""
+    return ProtocolError("members disagree about what they exchange: a tensor's size differs")
+
+
 def _others(rank: int, size: int) -> list[int]:
     """Return the other ranks; each member begins with the next one, so that no two collide."""
     return [(rank + step) % size for step in range(1, size)]
@@ -409,4 +323,4 @@ def _parts(num_bytes: int) -> Iterator[tuple[int, int]]:
 def _check_place(header: FrameHeader, num_taken: int, length: int) -> None:
     """Refuse a frame that is not the next one of its slice or reaches beyond it."""
     if header.offset != num_taken or header.offset + header.num_bytes > length:
-        raise ProtocolError("members disagree about what they exchange: a tensor's size differs")
+        raise disagreement()

@@ -29,12 +29,13 @@ FRAME_BYTES = 1 << 18
 class FrameKind(IntEnum):
     """What a frame brings."""
 
-    CONTRIBUTION = 1  # part of a slice, for its owner to reduce or to pass on
-    RESULT = 2  # part of a slice, from its owner
+    CONTRIBUTION = 1  # part of a slice, to be added to others or passed on
+    RESULT = 2  # part of a slice as all will have it
     COPY = 3  # part of the sender's whole tensor
     READY = 4  # this member waits for a message with this tag
     MESSAGE = 5  # part of such a message
     FAREWELL = 6  # the sender gives the group up; the payload names whom it waited for
+    STUCK = 7  # an exchange does not go on for the sender; the payload names whom it waits for
 
 
 _KINDS = {kind.value: kind for kind in FrameKind}

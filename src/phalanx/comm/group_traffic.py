@@ -9,6 +9,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from phalanx.comm.exchanges import Exchange, IncomingMessage, OutgoingMessage, misplaced
 from phalanx.comm.frames import FrameHeader, FrameKind
@@ -16,6 +17,7 @@ from phalanx.comm.io_loop import IoLoop
 from phalanx.comm.link import PeerLink
 from phalanx.comm.mailbox import Mailbox
 from phalanx.comm.pairing import ProvenPeer
+from phalanx.comm.peer_news import PeerNews
 from phalanx.errors import PeerError
 
 MOST_EARLY_BYTES = 1 << 26
@@ -25,6 +27,12 @@ MOST_EARLY_BYTES = 1 << 26
 _SETTLE_S = 0.05
 # How long the others have to read why this member left.
 _FAREWELL_S = 0.5
+ANSWER_S = 0.25
+"""How long the others have to say whom they wait for in an exchange that does not go on."""
+
+
+# Frames that belong to no exchange of their own; what they bring is kept until it is read.
+_OF_THE_GROUP = (FrameKind.READY, FrameKind.FAREWELL, FrameKind.STUCK)
 
 
 class _EarlyFrames:
@@ -54,9 +62,14 @@ class GroupTraffic:
         names: Of the members, by rank.
         sent_bytes: Handed to links so far.
         moved_s: When bytes moved last, in either direction, on the monotonic clock.
+
+    Args:
+        loop: Whose thread moves the bytes.
+        names: Of the members, by rank.
+        rank: Of this member.
     """
 
-    def __init__(self, loop: IoLoop, names: Sequence[str]) -> None:
+    def __init__(self, loop: IoLoop, names: Sequence[str], rank: int) -> None:
         self.names = tuple(names)
         self.sent_bytes = 0
         self.moved_s = 0.0
@@ -66,11 +79,11 @@ class GroupTraffic:
         self._mailbox = Mailbox()
         self._early = _EarlyFrames()
         self._placed: dict[int, memoryview] = {}
-        self._lost: dict[int, str] = {}
-        self._farewells: dict[int, str] = {}
+        self._news = PeerNews(self.names, rank)
         self._error: PeerError | None = None
         self._touched: set[int] = set()
         self._num_begun = 0
+        self._stuck: int | None = None
         self._is_settling = False
 
     def check(self) -> None:
@@ -126,16 +139,17 @@ class GroupTraffic:
         self._check_lost()
 
     def expire(self, exchange: Exchange, limit_s: float) -> None:
-        """Fail because nothing has moved for so long, unless the exchange has ended meanwhile."""
-        if not exchange.finished.is_set():
-            suspects = self._names_of(exchange.suspects())
-            self.fail(
-                PeerError(
-                    f"{exchange.activity} broke off: waited for {', '.join(suspects)}, and nothing "
-                    f"moved for {limit_s:g} s (limit by deadlines.exchange_s)",
-                    suspects=suspects,
-                )
-            )
+        """Fail because nothing has moved for so long, unless the exchange has ended meanwhile.
+
+        Of an exchange of all members the others are asked first whom they wait for.
+        """
+        if exchange.finished.is_set():
+            return
+        if self._exchanges.get(exchange.number) is exchange:
+            self._say_stuck(exchange)
+            self._loop.after(ANSWER_S, partial(self._give_up, exchange, limit_s))
+        else:
+            self._blame(exchange, exchange.suspects(), limit_s)
 
     def fail(self, error: PeerError) -> None:
         """End everything under way with an error, and tell the others whom it is about."""
@@ -164,7 +178,7 @@ class GroupTraffic:
         """Return where the payload of a frame goes; None: not now, read no further."""
         if header.kind is FrameKind.MESSAGE:
             return self._mailbox.awaited(rank, header).place(rank, header)
-        if header.kind in (FrameKind.READY, FrameKind.FAREWELL):
+        if header.kind in _OF_THE_GROUP:
             self._placed[rank] = memoryview(bytearray(header.num_bytes))
             return self._placed[rank]
         exchange = self._exchanges.get(header.number)
@@ -185,8 +199,12 @@ class GroupTraffic:
         elif header.kind is FrameKind.READY:
             self._mailbox.ready(rank, header, self._put)
         elif header.kind is FrameKind.FAREWELL:
-            self._farewells[rank] = bytes(kept or b"").decode(errors="replace")
+            self._news.hear_farewell(rank, bytes(kept or b""))
             self._check_lost()
+        elif header.kind is FrameKind.STUCK:
+            self._news.hear_stuck(rank, header.number, bytes(kept or b""))
+            if header.number in self._exchanges:
+                self._say_stuck(self._exchanges[header.number])
         elif kept is not None and header.number >= self._num_begun:
             self._early.put(rank, header, kept)
         elif kept is not None:
@@ -198,7 +216,7 @@ class GroupTraffic:
 
     def lost(self, rank: int, error: PeerError | None) -> None:
         """Handle the end of a link; None: the peer closed it between two frames."""
-        self._lost[rank] = str(error) if error is not None else "it has left the group"
+        self._news.lost[rank] = str(error) if error is not None else "it has left the group"
         self._check_lost()
 
     def moved(self, num_sent: int) -> None:
@@ -241,26 +259,55 @@ class GroupTraffic:
             self._loop.after(_SETTLE_S, self._conclude)
 
     def _hopeless(self) -> Exchange | None:
-        gone = {*self._lost, *self._farewells}
+        gone, left = self._news.gone, bool(self._news.farewells)
         pending = [*self._exchanges.values(), *self._mailbox.pending()]
         open_ones = (one for one in pending if not one.finished.is_set())
-        return next((one for one in open_ones if one.waits_for() & gone), None)
+        return next(
+            (one for one in open_ones if one.waits_for() & gone or (left and one.needs_everybody)),
+            None,
+        )
 
     def _conclude(self) -> None:
         self._is_settling = False
         exchange = self._hopeless()
         if exchange is None or self._error is not None:
             return
-        culprits = {rank: why for rank, why in self._lost.items() if rank not in self._farewells}
-        if culprits:
+        culprits = self._news.broken()
+        if culprits and exchange.waits_for() & self._news.gone:
             suspects = self._names_of(culprits)
             what = "; ".join(f"{self.names[rank]}: {why}" for rank, why in culprits.items())
         else:
-            said = {name for text in self._farewells.values() for name in text.split(",") if name}
-            suspects = tuple(name for name in self.names if name in said)
-            who = ", ".join(self._names_of(self._farewells))
+            suspects = self._names_of(self._news.named_by_farewells())
+            who = ", ".join(self._names_of(self._news.farewells))
             what = f"{who} gave the group up, having waited for {', '.join(suspects) or 'nobody'}"
         self.fail(PeerError(f"{exchange.activity} broke off: {what}", suspects=suspects))
+
+    def _say_stuck(self, exchange: Exchange) -> None:
+        """Tell all others, once, whom this member waits for in an exchange."""
+        if self._stuck == exchange.number or exchange.finished.is_set():
+            return
+        self._stuck = exchange.number
+        payload = self._news.pack(exchange.suspects())
+        header = FrameHeader(FrameKind.STUCK, len(payload), exchange.number, 0)
+        for rank in self._links:
+            self._put(rank, header, memoryview(payload), lambda: None)
+        self._flush()
+
+    def _give_up(self, exchange: Exchange, limit_s: float) -> None:
+        """Fail, in the name of those who keep all from going on, if it still does not."""
+        if not exchange.finished.is_set():
+            silent = self._news.silent(exchange.number, exchange.suspects())
+            self._blame(exchange, silent, limit_s)
+
+    def _blame(self, exchange: Exchange, ranks: Iterable[int], limit_s: float) -> None:
+        suspects = self._names_of(ranks)
+        self.fail(
+            PeerError(
+                f"{exchange.activity} broke off: waited for {', '.join(suspects)}, and nothing "
+                f"moved for {limit_s:g} s (limit by deadlines.exchange_s)",
+                suspects=suspects,
+            )
+        )
 
     def _names_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
         return tuple(self.names[rank] for rank in sorted(ranks))

@@ -24,20 +24,21 @@ from phalanx.comm.exchanges import (
     IncomingMessage,
     OutgoingMessage,
     SlicedBroadcast,
-    SliceReduction,
     StagingBuffers,
     gathered_reduction,
 )
-from phalanx.comm.group_traffic import GroupTraffic
+from phalanx.comm.group_traffic import ANSWER_S, GroupTraffic
 from phalanx.comm.io_loop import IoLoop
 from phalanx.comm.link_maker import LinkMaker
 from phalanx.comm.pairing import GroupSecret, ProvenPeer, make_pairs
 from phalanx.comm.rendezvous import CHECK_S, CheckedChannel, RendezvousChannel, swap_cards
+from phalanx.comm.tree_reduction import TreeReduction
 from phalanx.errors import PeerError
 from phalanx.spec.strategy import Encryption
+from phalanx.topology.sum_tree import distinct_topologies, plan_trees
 from phalanx.wire.deadline import Deadline
 
-# Below this every member adds for itself: one hop instead of two.
+# Below this every member adds for itself, whatever the topology: one hop instead of two or more.
 _SMALL_BYTES = 1 << 14
 
 
@@ -83,10 +84,12 @@ class MeshCollective(Collective):
         self._staging = StagingBuffers()
         self._loop = IoLoop()
         self._maker = LinkMaker(self._loop, host, on_refused)
-        self._traffic = GroupTraffic(self._loop, members)
+        self._traffic = GroupTraffic(self._loop, members, rank)
         self._formed = threading.Event()
+        self._machines: list[int] = []
         try:
             self._form(CheckedChannel(channel, check), group, members, encrypt, start_s)
+            self.use_topology("direct")
         except BaseException:
             self.close()
             raise
@@ -106,17 +109,26 @@ class MeshCollective(Collective):
         return self._maker.refused
 
     @override
+    def use_topology(self, name: str) -> None:
+        self._trees = plan_trees(name, self._machines)
+        self._staging.forget()
+
+    @override
+    def topologies(self) -> tuple[str, ...]:
+        return tuple(distinct_topologies(self._machines))
+
+    @override
     def start_all_reduce(self, tensor: torch.Tensor, reduction: Reduction = "sum") -> Pending:
         number = self._number()
         if tensor.nbytes <= _SMALL_BYTES:
             exchange = gathered_reduction(number, tensor, reduction, rank=self.rank, size=self.size)
         else:
-            exchange = SliceReduction(
+            exchange = TreeReduction(
                 number,
                 tensor,
                 reduction,
                 rank=self.rank,
-                size=self.size,
+                trees=self._trees,
                 staging=self._staging,
             )
         return self._post(exchange)
@@ -179,6 +191,8 @@ class MeshCollective(Collective):
         deadline = Deadline.after(start_s, "the group to form", setting="deadlines.start_s")
         cards = swap_cards(channel, group, secret.card, members, deadline)
         pairs = make_pairs(secret, self.rank, cards, group=group, encrypt=encrypt)
+        hosts = [(cards | {self.rank: secret.card})[rank].host for rank in range(self.size)]
+        self._machines = [sorted(set(hosts)).index(one) for one in hosts]
         self._loop.call(lambda: self._maker.start(self.rank, pairs, cards, self._take_link))
         while not self._formed.wait(min(deadline.remaining_s, CHECK_S)):
             self._traffic.check()
@@ -231,7 +245,7 @@ class _MeshPending:
             if idle_s >= self._limit_s:
                 self._loop.call(partial(self._traffic.expire, exchange, self._limit_s))
                 # In the thread of the exchange, so that it touches the tensor no more.
-                if not finished.wait(self._limit_s):
+                if not finished.wait(self._limit_s + 2 * ANSWER_S):
                     raise PeerError(f"{exchange.activity} cannot be ended", suspects=())
             else:
                 finished.wait(self._limit_s - idle_s)

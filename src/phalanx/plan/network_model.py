@@ -1,4 +1,4 @@
-"""Model communication: ring all-reduce, and workers that queue at servers.
+"""Model communication: all-reduce, and workers that queue at servers.
 
 Ring all-reduce, and its overlap with backward.
 
@@ -7,6 +7,11 @@ to add a byte. T(M) = 2 (N-1) (L + M / (N W)) + (N-1)/N M g + the cost of the ca
 K become ready at r_k, evenly over backward, and are sent in sequence:
 f_k = max(f_{k-1}, r_k) + T(M_k). Exposed is the part of f_K after the end of backward.
 References: Patarasuk and Yuan 2009 (ring), Li et al. 2020 (buckets behind backward).
+
+All-reduce along any trees (`topology`), one per slice: S slices, D the greatest depth, F a frame.
+Up and down each edge go M / S bytes; B is the time in which the busiest machine sends its bytes one
+after another, A the bytes that the busiest worker adds. T(M) = 2 D L + max(B, 2 D F / W) + A g +
+the cost of the call.
 
 Throughput of workers and servers as a closed queueing network.
 
@@ -21,11 +26,16 @@ rate 1 / (Z_i + Σ R_k), and their sum is limited by the busiest station.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
 
 from phalanx.plan.facts import LinkFacts, NetworkFacts, SystemCosts
+from phalanx.topology.sum_tree import SumTree
+
+# What travels at once on each hop of a tree.
+_FRAME_BYTES = 1 << 18
 
 
 def ring_link(machines: Sequence[str], network: NetworkFacts) -> LinkFacts:
@@ -53,6 +63,33 @@ def ring_s(size_bytes: float, num_workers: int, link: LinkFacts, costs: SystemCo
     transfer_s = link.latency_s + size_bytes / num_workers / link.bandwidth_bytes_per_s
     added_bytes = size_bytes * (num_workers - 1) / num_workers
     return costs.call_s + steps * transfer_s + added_bytes * costs.reduce_s_per_byte
+
+
+def along_trees_s(
+    size_bytes: float,
+    trees: Sequence[SumTree],
+    machines: Sequence[str],
+    network: NetworkFacts,
+    costs: SystemCosts,
+) -> float:
+    """Return the time of one all-reduce along trees over workers on these machines."""
+    part = size_bytes / len(trees)
+    sending_s: dict[str, float] = defaultdict(float)
+    added: dict[int, int] = defaultdict(int)
+    latency_s = frame_s = 0.0
+    for rank, parent in (edge for tree in trees for edge in tree.edges):
+        one, other = machines[rank], machines[parent]
+        link = network.link(one, other)
+        latency_s = max(latency_s, link.latency_s)
+        frame_s = max(frame_s, min(part, _FRAME_BYTES) / link.bandwidth_bytes_per_s)
+        # Up by the one and down by the other; within a machine both go through one memory.
+        sending_s[one] += part / link.bandwidth_bytes_per_s
+        sending_s[other] += part / link.bandwidth_bytes_per_s
+        added[parent] += 1
+    hops = 2 * max(tree.depth for tree in trees)
+    adding_s = part * max(added.values()) * costs.reduce_s_per_byte
+    moving_s = max(hops * frame_s, *sending_s.values())
+    return costs.call_s + hops * latency_s + moving_s + adding_s
 
 
 def exposed_s(exchanges_s: Sequence[float], backward_s: float) -> float:

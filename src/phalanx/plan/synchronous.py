@@ -3,24 +3,29 @@
 Notation: C_i the computation of worker i, N workers. All-reduce: T = E[max C_i] + exposed
 communication + update. Local SGD: the slowest of N sums of H steps, whose variation is that of one
 step over √H, then an average without overlap: T = (E[max Σ C_i] + exchange) / H + update. Of M
-bytes a worker exchanges 2 M / N in either direction with each other one; between machines each of
-them is encrypted and decrypted.
+bytes a worker exchanges 2 M / N in either direction with each other one, or M / S with each
+neighbour in each of the S trees of its topology; between machines each of them is encrypted and
+decrypted. Under `topology: auto` the fastest by these formulas counts.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 import msgspec
 
 from phalanx.plan.compute_model import expected_max
 from phalanx.plan.facts import ClusterModel, ModelFacts
-from phalanx.plan.network_model import exposed_s, ring_link, ring_s
+from phalanx.plan.network_model import along_trees_s, exposed_s, ring_link, ring_s
 from phalanx.plan.result import StepParts, Throughput
 from phalanx.plan.workers import WorkerModels
 from phalanx.spec.compression import CompressionSpec
 from phalanx.spec.lockstep import AllreduceSpec, LocalSgdSpec
 from phalanx.spec.strategy import StrategySpec
+from phalanx.topology.sum_tree import distinct_topologies, plan_trees
 
 
 def predict_single(group: WorkerModels, spec: StrategySpec, cluster: ClusterModel) -> Throughput:
@@ -41,15 +46,11 @@ def predict_allreduce(
     num_workers, costs = len(group.workers), cluster.costs
     summed_bytes = _summed_bytes(spec.compression, cluster.model, num_workers)
     shorter = cluster.model.size_bytes / max(summed_bytes, 1.0)
-    link = ring_link(group.machines, cluster.network)
     model = cluster.model
     if spec.bucket_bytes != "auto":
         model = msgspec.structs.replace(model, bucket_bytes=spec.bucket_bytes)
-    exchanges_s = [
-        ring_s(size / shorter, num_workers, link, costs)
-        + frame_sealing_s(group, spec, cluster, size / shorter)
-        for size in model.buckets()
-    ]
+    time_s = sum_time(group, spec, spec.topology, cluster)
+    exchanges_s = [time_s(size / shorter) for size in model.buckets()]
     # The last worker to arrive starts each bucket, so its backward is the one that overlaps.
     slowest = max(group.workers, key=lambda worker: worker.compute_s)
     left_s = exposed_s(exchanges_s, slowest.backward_s)
@@ -69,15 +70,12 @@ def _summed_bytes(spec: CompressionSpec, model: ModelFacts, num_workers: int) ->
 def predict_local_sgd(group: WorkerModels, spec: LocalSgdSpec, cluster: ClusterModel) -> Throughput:
     """Predict local steps with an average of parameters, and perhaps moments, every H steps."""
     num_workers = len(group.workers)
-    model, costs = cluster.model, cluster.costs
+    model = cluster.model
     moments = model.num_moments if spec.average_moments else 0
-    link = ring_link(group.machines, cluster.network)
     summed_bytes = _summed_bytes(spec.compression, model, num_workers)
-    average_s = ring_s(summed_bytes, num_workers, link, costs)
-    average_s += moments * ring_s(model.size_bytes, num_workers, link, costs)
-    average_s += spec.compression.passes * model.size_bytes * costs.cast_s_per_byte
-    exchanged_bytes = summed_bytes + moments * model.size_bytes
-    average_s += frame_sealing_s(group, spec, cluster, exchanged_bytes)
+    time_s = sum_time(group, spec, spec.topology, cluster)
+    average_s = time_s(summed_bytes) + moments * time_s(model.size_bytes)
+    average_s += spec.compression.passes * model.size_bytes * cluster.costs.cast_s_per_byte
     jitters = [jitter / math.sqrt(spec.every) for jitter in group.jitters]
     apply_s = max(worker.fit.apply_s for worker in group.workers)
     exchanged = (summed_bytes + moments * model.size_bytes) / spec.every
@@ -85,17 +83,69 @@ def predict_local_sgd(group: WorkerModels, spec: LocalSgdSpec, cluster: ClusterM
     return _together("local_sgd", group, jitters, average_s / spec.every, apply_s, sent)
 
 
+def sum_time(
+    group: WorkerModels, spec: StrategySpec, topology: str, cluster: ClusterModel
+) -> Callable[[float], float]:
+    """Return what tells the time of one all-reduce, encryption included, by its bytes."""
+    machines, network, costs = group.machines, cluster.network, cluster.costs
+    numbers = {machine: number for number, machine in enumerate(sorted(set(machines)))}
+    layout = tuple(numbers[machine] for machine in machines)
+    if topology == "auto":
+        ways = [sum_time(group, spec, name, cluster) for name in distinct_topologies(layout)]
+        return lambda size: min(way(size) for way in ways)
+    sealing_s_per_byte = frame_sealing_s(
+        group, spec, cluster, 1.0, crossing_edges(topology, layout)
+    )
+    if topology == "direct" or len(machines) == 1:
+        # As by a ring, which Gloo's is on one machine: the same bytes.
+        link = ring_link(machines, network)
+        return lambda size: ring_s(size, len(machines), link, costs) + size * sealing_s_per_byte
+    trees = plan_trees(topology, layout)
+    return lambda size: (
+        along_trees_s(size, trees, machines, network, costs) + size * sealing_s_per_byte
+    )
+
+
+# A search asks for the same groups again and again.
+@lru_cache(64)
+def crossing_edges(topology: str, layout: tuple[int, ...]) -> Mapping[int, float]:
+    """Return with how many neighbours on other machines each worker exchanges a whole tensor.
+
+    Args:
+        topology: Its name.
+        layout: The machine of each worker, as numbers from 0.
+    """
+    if topology == "direct":
+        # Everybody with everybody: not worth the trees of hundreds of workers.
+        here = Counter(layout)
+        size = len(layout)
+        return {rank: 2 * (size - here[machine]) / size for rank, machine in enumerate(layout)}
+    trees = plan_trees(topology, layout)
+    ends = (
+        rank
+        for tree in trees
+        for edge in tree.edges
+        if layout[edge[0]] != layout[edge[1]]
+        for rank in edge
+    )
+    return {rank: count / len(trees) for rank, count in Counter(ends).items()}
+
+
 def frame_sealing_s(
-    group: WorkerModels, spec: StrategySpec, cluster: ClusterModel, size_bytes: float
+    group: WorkerModels,
+    spec: StrategySpec,
+    cluster: ClusterModel,
+    size_bytes: float,
+    crossing: Mapping[int, float],
 ) -> float:
     """Return the time that the busiest worker takes to encrypt and decrypt one all-reduce."""
     if not spec.encrypts(beyond_this_machine=True):
         return 0.0
-    machines = group.machines
-    part_s = 4 * size_bytes / len(machines) * cluster.costs.seal_frame_s_per_byte
+    # Up an edge and down again: each end seals the one and opens the other.
+    edge_s = 2 * size_bytes * cluster.costs.seal_frame_s_per_byte
+    cores = [cluster.machines[machine].cores for machine in group.machines]
     return max(
-        part_s * sum(other != own for other in machines) / min(1.0, cluster.machines[own].cores)
-        for own in set(machines)
+        (count * edge_s / min(1.0, cores[rank]) for rank, count in crossing.items()), default=0.0
     )
 
 

@@ -52,6 +52,7 @@ def needs_check(job: JobSpec) -> bool:
         *(job.model.name, job.data.name, job.schedule.name, job.loss.name),
         *(one.name for one in job.metrics),
         *job.data.augment,
+        *(getattr(one, "topology", "") for one in job.strategy.strategies()),
     )
     own = any(IMPORT_PATH.match(name) is not None for name in names)
     is_file = is_path(job.data.name)

@@ -245,6 +245,13 @@ def _check_open(strategy: StrategySpec, backend: str) -> None:
             "; its channels are open: leave it out and use a trusted network",
             at=("strategy", "encrypt"),
         )
+    topology = getattr(strategy, "topology", "direct")
+    if topology != "direct":
+        raise fault(
+            f"backend {backend} has no topology '{topology}'",
+            "; it sums in its own way: leave it out, or set 'backend: native'",
+            at=("strategy", "topology"),
+        )
 
 
 def _compression(strategy: StrategySpec) -> str:

@@ -130,6 +130,12 @@ class StrategySpec(Spec):
         return self.encryption == "always" or (self.encryption == "auto" and beyond_this_machine)
 
     @property
+    def needs_own_links(self) -> bool:
+        """Whether workers of one machine need links of their own, too, instead of Gloo's."""
+        others = [one.needs_own_links for one in self.strategies() if one is not self]
+        return self.encryption == "always" or any(others)
+
+    @property
     def uses_servers(self) -> bool:
         """Whether servers own parameters at any time of the run."""
         return any(one.updates_on_servers for one in self.strategies())

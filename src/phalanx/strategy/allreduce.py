@@ -21,6 +21,7 @@ from phalanx.engine.trained import FlatReplica
 from phalanx.spec.lockstep import AllreduceSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
 from phalanx.strategy.exchange.base import build_exchange, equalise
+from phalanx.strategy.topology_trial import TopologyTrial
 from phalanx.wire.moments import reach
 
 
@@ -36,12 +37,14 @@ class Allreduce(Strategy):
         self._replica = replica
         self._collective = collective
         self._exchange = build_exchange(self._spec.compression, replica, collective)
+        self._topology = TopologyTrial(self._spec.topology, collective)
         self._overlap = OverlapMeter()
         if not equal:
             make_equal(replica, collective)
 
     @override
     def step(self, batch: Batch, *, lr: float, step_index: int) -> StepFacts:
+        self._topology.settle(self._exchange.sums_bytes())
         self._overlap.begin()
         self._exchange.begin(step_index)
         result = self._replica.forward_backward(batch, self._start_bucket, step=step_index)
@@ -94,15 +97,16 @@ class Allreduce(Strategy):
 
     @override
     def take_note(self) -> str | None:
-        return self._exchange.take_note()
+        return self._exchange.take_note() or self._topology.take_note()
 
     @override
     def export_state(self) -> dict[str, Tensor]:
-        return self._exchange.export_state()
+        return self._exchange.export_state() | self._topology.export_state()
 
     @override
     def import_state(self, state: dict[str, Tensor]) -> None:
         self._exchange.import_state(state)
+        self._topology.import_state(state)
 
 
 class GradNoiseGauge:

@@ -24,6 +24,7 @@ from phalanx.engine.trained import FlatReplica
 from phalanx.spec.lockstep import LocalSgdSpec
 from phalanx.strategy.base import StepFacts, Strategy, average_buffers, make_equal
 from phalanx.strategy.exchange.base import build_exchange, equalise
+from phalanx.strategy.topology_trial import TopologyTrial
 
 _ANCHOR, _VELOCITY = "anchor", "velocity"
 
@@ -41,6 +42,7 @@ class LocalSgd(Strategy):
         self._steps = 0
         self._step_index = 0
         self._weight = 0.0
+        self._topology = TopologyTrial(self._spec.topology, collective)
         if not equal:
             make_equal(replica, collective)
         self._exchange = (
@@ -89,6 +91,7 @@ class LocalSgd(Strategy):
         total = torch.tensor([float(self._weight)])
         self._collective.all_reduce(total)
         if total.item() > 0:
+            self._topology.settle(self._sums_bytes())
             share = self._weight / total.item()
             self._average_parameters(share)
             for tensor in self._moments() if moments else ():
@@ -118,7 +121,13 @@ class LocalSgd(Strategy):
 
     @override
     def take_note(self) -> str | None:
-        return None if self._exchange is None else self._exchange.take_note()
+        note = None if self._exchange is None else self._exchange.take_note()
+        return note or self._topology.take_note()
+
+    def _sums_bytes(self) -> list[int]:
+        if self._exchange is None:
+            return [self._replica.parameters.nbytes]
+        return self._exchange.sums_bytes()
 
     def _moments(self) -> list[torch.Tensor]:
         optimizer = self._replica.optimizer
@@ -138,6 +147,7 @@ class LocalSgd(Strategy):
     @override
     def export_state(self) -> dict[str, torch.Tensor]:
         kept = {} if self._exchange is None else self._exchange.export_state()
+        kept |= self._topology.export_state()
         if self._anchor is not None:
             kept[_ANCHOR] = self._anchor
         if self._velocity is not None:
@@ -148,6 +158,7 @@ class LocalSgd(Strategy):
     def import_state(self, state: dict[str, torch.Tensor]) -> None:
         if self._exchange is not None:
             self._exchange.import_state(state)
+        self._topology.import_state(state)
         if self._anchor is not None:
             # Without one, the parameters themselves, which were restored before.
             self._anchor.copy_(state.get(_ANCHOR, self._replica.parameters))

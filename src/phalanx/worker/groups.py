@@ -46,7 +46,7 @@ def join_group(
         return SoloCollective()
     members = [f"worker-{rank}" for rank in ranks]
     rank = ranks.index(context.spec.rank)
-    if context.spec.is_networked or context.job.strategy.encryption == "always":
+    if context.spec.is_networked or context.job.strategy.needs_own_links:
         return join_mesh(context, name, members, rank)
     group = _join_gloo(context, name, members, rank)
     return group or join_mesh(context, f"{name}/again", members, rank)

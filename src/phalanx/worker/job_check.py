@@ -24,6 +24,7 @@ from phalanx.errors import DataError, PhalanxError
 from phalanx.records.job_check import JobAnswer, JobQuestion
 from phalanx.spec.job import JobSpec
 from phalanx.spec.loader import job_from_mapping
+from phalanx.topology.sum_tree import plan_trees
 from phalanx.worker.output_metrics import OutputMetrics
 from phalanx.worker.rate import Rate
 from phalanx.worker.replica import build_network, build_replica, first_batch
@@ -39,6 +40,7 @@ def examine(question: JobQuestion) -> JobAnswer:
     answer = JobAnswer()
     try:
         job = job_from_mapping(question.job)
+        _check_topologies(job)
         dataset = open_dataset(
             job.data,
             data_root=Path(question.data_root),
@@ -82,6 +84,14 @@ def _count_parameters(job: JobSpec, dataset: Dataset) -> int:
     except Exception:  # user code may need real tensors; whether it works is seen when it is asked
         return 0
     return sum(one.numel() for one in network.parameters())
+
+
+def _check_topologies(job: JobSpec) -> None:
+    """Make the trees of topologies, of which another package's may be none."""
+    for one in job.strategy.strategies():
+        topology = getattr(one, "topology", "auto")
+        if topology != "auto":
+            plan_trees(topology, range(job.workers))
 
 
 def _ask(job: JobSpec, dataset: Dataset) -> None:

@@ -38,7 +38,7 @@ def link() -> Iterator[Link]:
     near, far = socket.socketpair()
     near.setblocking(False)
     with far, closing(IoLoop()) as loop:
-        traffic = GroupTraffic(loop, ["worker-0", "worker-1"])
+        traffic = GroupTraffic(loop, ["worker-0", "worker-1"], 0)
         loop.call(partial(traffic.add, ProvenPeer(1, None), near))
         yield Link(loop, traffic, far)
         loop.call(traffic.close)

@@ -1,4 +1,4 @@
-"""All-reduce by hand, and how much of it backward hides."""
+"""All-reduce by hand, along any topology, and how much of it backward hides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.plan.facts import LinkFacts, NetworkFacts, SystemCosts
-from phalanx.plan.network_model import exposed_s, ring_link, ring_s
+from phalanx.plan.network_model import along_trees_s, exposed_s, ring_link, ring_s
+from phalanx.plan.synchronous import crossing_edges
+from phalanx.topology.sum_tree import plan_trees
 
 BARE = SystemCosts(call_s=0.0, reduce_s_per_byte=0.0)
 LINK = LinkFacts(latency_s=1e-3, bandwidth_bytes_per_s=1e6)
@@ -47,3 +49,41 @@ def test_the_slowest_link_of_the_ring_counts() -> None:
     assert ring_link(["a", "b"], network) == fast
     # Two workers of one machine share its memory.
     assert ring_link(["a", "a"], network).bandwidth_bytes_per_s == pytest.approx(5e8)
+
+
+def test_along_the_trees_of_a_ring_it_is_the_formula_of_the_ring() -> None:
+    network = NetworkFacts(between=LINK, within=LINK)
+    adding = SystemCosts(call_s=0.5, reduce_s_per_byte=1e-6)
+    for size, num_bytes in ((2, 1e6), (4, 1e6), (5, 4e3)):
+        machines = [f"m{rank}" for rank in range(size)]
+        found = along_trees_s(num_bytes, plan_trees("ring", range(size)), machines, network, adding)
+        assert found == pytest.approx(ring_s(num_bytes, size, LINK, adding))
+
+
+def test_fewer_hops_or_fewer_bytes_between_machines_count() -> None:
+    within = LinkFacts(latency_s=1e-6, bandwidth_bytes_per_s=1e9)
+    network = NetworkFacts(between=LINK, within=within)
+
+    def time_s(name: str, num_bytes: float, per_machine: int) -> float:
+        layout = [rank // per_machine for rank in range(8)]
+        machines = [f"m{number}" for number in layout]
+        return along_trees_s(num_bytes, plan_trees(name, layout), machines, network, BARE)
+
+    # Next to nothing to send: hops of 1 ms, two for each level there and back.
+    hops = {name: time_s(name, 8.0, 1) for name in ("direct", "ring", "tree", "butterfly")}
+    expected = {"direct": 2e-3, "ring": 14e-3, "tree": 6e-3, "butterfly": 6e-3}
+    assert hops == pytest.approx(expected, rel=0.02)
+    # Two machines of four: each sends half of everything, instead of what each worker has.
+    assert time_s("hierarchical", 1e6, 4) == pytest.approx(1.0, rel=0.02)
+    assert time_s("direct", 1e6, 4) == pytest.approx(4.0, rel=0.02)
+
+
+def test_edges_between_machines_are_counted_for_encryption() -> None:
+    layout = (0, 0, 1, 2, 2)
+    trees = plan_trees("direct", layout)
+    for rank, shared in crossing_edges("direct", layout).items():
+        crossing = [e for tree in trees for e in tree.edges if layout[e[0]] != layout[e[1]]]
+        assert shared == sum(rank in edge for edge in crossing) / len(trees)
+    # One worker per machine of two sends half of the slices, once there and once back.
+    assert crossing_edges("hierarchical", (0, 0, 1, 1)) == dict.fromkeys(range(4), 0.5)
+    assert crossing_edges("ring", (0, 0, 0)) == {}

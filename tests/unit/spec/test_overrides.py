@@ -116,7 +116,7 @@ def test_null_is_the_empty_value() -> None:
         (["batch.shares.1=0"],
          "--set batch.shares.1=0: batch.shares.1 must be a number above 0, not 0"),
         (["strategy.outer.lr=1"], "--set strategy.outer.lr=1: unknown key 'outer' in strategy; it "
-         "belongs to 'local_sgd' (valid: bucket_bytes, compression, encrypt, name)"),
+         "belongs to 'local_sgd' (valid: bucket_bytes, compression, encrypt, name, topology)"),
         (["seed=x", "epochs=x"], "--set seed=x: seed must be a whole number from 0 to 4294967295, "
          "not 'x' (and 1 more: --set epochs=x: epochs must be a whole number above 0, not 'x')"),
     ],

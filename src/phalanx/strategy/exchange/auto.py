@@ -68,6 +68,10 @@ class AutoExchange(GradientExchange):
         return {RESIDUAL: total if self._owed is None else total.add_(self._owed)}
 
     @override
+    def sums_bytes(self) -> list[int]:
+        return self._now.sums_bytes()
+
+    @override
     def begin(self, step_index: int) -> None:
         if self._chosen is None:
             self._look()

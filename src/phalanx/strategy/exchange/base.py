@@ -50,6 +50,10 @@ class GradientExchange(ABC):
         """What this worker has left out so far, by name, each as long as the gradient."""
         return {}
 
+    def sums_bytes(self) -> list[int]:
+        """Return the sizes of the sums of a step; empty: it exchanges otherwise."""
+        return []
+
     def begin(self, step_index: int) -> None:  # noqa: B027 (most need not know)
         """Begin a step, which has this number in the whole run."""
 
@@ -92,6 +96,13 @@ class GradientExchange(ABC):
 
 class ReducedExchange(GradientExchange):
     """Sum a message per bucket by one all-reduce, behind backward."""
+
+    entry_bytes = 4
+    """Of an entry of a message."""
+
+    @override
+    def sums_bytes(self) -> list[int]:
+        return [self.entry_bytes * len(bucket) for bucket in self._replica.buckets]
 
     @override
     def start(self, index: int) -> None:
@@ -207,6 +218,10 @@ class DelayedExchange(GradientExchange):
     @override
     def kept(self) -> dict[str, Tensor]:
         return self._compressed.kept
+
+    @override
+    def sums_bytes(self) -> list[int]:
+        return self._compressed.sums_bytes() or self._whole.sums_bytes()
 
     @override
     def begin(self, step_index: int) -> None:

@@ -27,6 +27,8 @@ class Bf16Exchange(ReducedExchange):
         collective: The workers.
     """
 
+    entry_bytes = 2
+
     def __init__(self, spec: CompressionSpec, replica: FlatReplica, collective: Collective) -> None:
         super().__init__(replica, collective)
         self._residual = torch.zeros_like(replica.gradients)

@@ -119,6 +119,11 @@ class PowerSgdExchange(BackgroundExchange):
         return {RESIDUAL: self._residual}
 
     @override
+    def sums_bytes(self) -> list[int]:
+        messages = [(one.left, one.right) if one.matrices else (one.left,) for one in self._buckets]
+        return [message.nbytes for pair in messages for message in pair]
+
+    @override
     def _exchange(self, index: int) -> None:
         bucket = self._buckets[index]
         for one in bucket.matrices:
