@@ -163,7 +163,7 @@ def test_local_sgd_trains_all_samples(place: Place, name: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", EXTRAS)
+@pytest.mark.parametrize("name", [*EXTRAS, "keras_fit"])
 def test_servers_make_the_updates_of_their_loops(place: Place, name: str) -> None:
     need_package_of(name)
     # Labels of several batches would have to be counted before any is computed.
@@ -174,12 +174,29 @@ def test_servers_make_the_updates_of_their_loops(place: Place, name: str) -> Non
 
 
 @pytest.mark.full
+def test_copies_of_keras_optimisers_over_slices_step_as_the_whole_one() -> None:
+    # Apart from this process, where Keras may run on TensorFlow.
+    command = [sys.executable, str(PROGRAMS / "keras_slices.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert max(apart for _, apart in found["apart"].values()) < 1e-6
+    cuts = {name: cuts for name, (cuts, _) in found["apart"].items() if cuts != "entry"}
+    assert cuts == {"clipnorm": "tensor", "global_clipnorm": "whole"}
+    wrong = {"Adafactor": "Adafactor", "use_ema": "use_ema", "constraint": "has a constraint"}
+    for what, words in wrong.items():
+        assert words in found["refused"][what]
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "strategy"),
     [
         ("hf", "{name: parameter_server, consistency: ssp, staleness: 2}"),
         ("lightning_fit", SWITCH),
         ("fabric_loop", "{name: parameter_server, consistency: async}"),
+        ("keras_fit", "{name: parameter_server, consistency: async}"),
+        ("keras_fit", SWITCH),
     ],
 )
 def test_stale_updates_use_every_sample(place: Place, name: str, strategy: str) -> None:
@@ -190,18 +207,12 @@ def test_stale_updates_use_every_sample(place: Place, name: str, strategy: str) 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [("hf", "needs the counts of all workers"), ("keras_fit", "an optimiser of Keras")],
-)
-def test_what_servers_cannot_do_for_a_framework_is_refused(
-    place: Place, name: str, sentence: str
-) -> None:
-    need_package_of(name)
-    program = str(PROGRAMS / f"{name}.py")
+def test_what_servers_cannot_do_for_a_framework_is_refused(place: Place) -> None:
+    need_package_of("hf")
+    program = str(PROGRAMS / "hf.py")
     done = place.run("launch", "--workers", "2", "--strategy", BSP, program)
     assert done.returncode == 2
-    assert sentence in done.stderr
+    assert "needs the counts of all workers" in done.stderr
 
 
 @pytest.mark.full

@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
+
+from phalanx.integrations.keras_rule import (
+    KerasRule,
+    kept_by_variable,
+    serialized,
+    why_not_served,
+)
 
 
 class KerasOptimizer(Optimizer):
@@ -19,18 +25,12 @@ class KerasOptimizer(Optimizer):
         optimizer: Built over these variables.
     """
 
-    why_not_served = (
-        "an optimiser of Keras updates whole variables of its own process, with a count and a "
-        "schedule beside them, which parameter servers cannot make of slices; train Keras models "
-        "under allreduce or local_sgd"
-    )
-
     def __init__(self, variables: list[Any], optimizer: Any) -> None:
         self._keras = optimizer
         self._variables = variables
         rate = float(optimizer.learning_rate)
         super().__init__([one.value for one in variables], {"lr": rate, "iterations": 0})
-        self._kept = _by_variable(variables, optimizer)
+        self._kept = kept_by_variable(variables, optimizer)
         for parameter, name, kept in self._kept:
             self.state[parameter][name] = kept.value.data
 
@@ -38,6 +38,32 @@ class KerasOptimizer(Optimizer):
     def of(cls, model: Any) -> KerasOptimizer:
         """Make that of a compiled and built model."""
         return cls(list(model.trainable_variables), model.optimizer)
+
+    @property
+    def why_not_served(self) -> str | None:
+        """Why parameter servers cannot make its steps; None: they can."""
+        return why_not_served(self._keras, self._variables)
+
+    def served_as(self) -> KerasRule:
+        """Return the optimiser whose copies make its steps on parameter servers."""
+        (group,) = self.param_groups
+        return KerasRule(group["params"], group["lr"], serialized(self._keras))
+
+    def follow(self, update: int) -> None:
+        """Note which update of the run is computed next: others may have made those between."""
+        self._keras.iterations.assign(update)
+
+    def apply(self) -> None:
+        """Make one update as Keras asks for it, by this process or by servers."""
+        (group,) = self.param_groups
+        # A schedule or a callback of Keras may have changed it.
+        group["lr"] = float(self._keras.learning_rate)
+        before = int(self._keras.iterations.numpy())
+        self.step()
+        if int(self._keras.iterations.numpy()) == before:
+            # Another one has made it.
+            self._keras.iterations.assign(before + 1)
+        group["iterations"] = before + 1
 
     @override
     @torch.no_grad()
@@ -62,18 +88,3 @@ class KerasOptimizer(Optimizer):
         self._keras.iterations.assign(group["iterations"])
         if not callable(getattr(self._keras, "_learning_rate", None)):
             self._keras.learning_rate = group["lr"]
-
-
-def _by_variable(variables: list[Any], optimizer: Any) -> list[tuple[nn.Parameter, str, Any]]:
-    """Find out which of an optimiser's variables belong to which one of the model.
-
-    Keras names them after the model's: `dense_kernel_momentum`.
-    """
-    owners = {one.path.replace("/", "_"): one for one in variables}
-    found = []
-    for kept in optimizer.variables:
-        names = [n for n, one in owners.items() if kept.name.startswith(f"{n}_")]
-        name = max(names, key=len, default=None)
-        if name is not None and tuple(kept.shape) == tuple(owners[name].shape):
-            found.append((owners[name].value, kept.name.removeprefix(f"{name}_"), kept))
-    return found

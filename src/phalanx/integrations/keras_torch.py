@@ -135,7 +135,7 @@ class SharedFit:
         feed = EpochFeed(self._session, loader, epochs=epochs, on_end=self._unite)
         optimizer = KerasOptimizer.of(self._model)
         self._session.setup(self._model, optimizer, extra={"feed": feed})
-        self._model.optimizer.apply = lambda *_: optimizer.step()
+        self._model.optimizer.apply = lambda *_: optimizer.apply()
         begin = feed.begin()
         wanted = [one for one in callbacks or () if self._session.chief or not _writes(one)]
         try:

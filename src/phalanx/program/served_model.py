@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from phalanx.engine.flat import OnBucketReady
 from phalanx.engine.layout import FlatLayout, Range
 from phalanx.engine.optimizer import FlatOptimizer
 from phalanx.engine.optimizer_factory import OptimizerFactory
-from phalanx.engine.recipe import OptimizerRecipe
+from phalanx.engine.recipe import Cuts, OptimizerRecipe
 from phalanx.engine.result import StepResult
 from phalanx.engine.torch_rule import TorchRule
 from phalanx.errors import EngineError, SpecError
@@ -358,6 +358,11 @@ class ServedModel(ScriptModel):
         turns.epoch = batch.epoch
         turns.leave_last_step()
         self.schedule.begin(batch.epoch, batch.update)
+        for one in self.setups:
+            # Of a framework, which counts updates by itself.
+            follow = getattr(one.optimizer, "follow", None)
+            if follow is not None:
+                follow(batch.update)
         self._batch = batch
         self._stepped = set()
         self._clip_norms = [one.clip_norm for one in self.setups]
@@ -419,7 +424,11 @@ def make_factory(setups: Sequence[ModelSetup], layouts: Sequence[FlatLayout]) ->
 def _factory_of(
     setup: ModelSetup, layout: FlatLayout, spec: TorchOptimizerSpec
 ) -> OptimizerFactory:
-    recipe = OptimizerRecipe.of(setup.optimizer, setup.model.named_parameters())
+    # Frameworks' optimisers name one of which copies can be made.
+    served_as = getattr(setup.optimizer, "served_as", None)
+    optimizer = setup.optimizer if served_as is None else served_as()
+    cuts: Cuts | Literal["auto"] = getattr(optimizer, "cuts", "auto")
+    recipe = OptimizerRecipe.of(optimizer, setup.model.named_parameters(), cuts=cuts)
     factory = OptimizerFactory(spec, layout, recipe=recipe)
     if setup.clip_norm is not None:
         assert factory.recipe is not None
